@@ -1,0 +1,62 @@
+// coda/core/error.h: the three errors of the system, and the diagnostic that authors read.
+//
+// ProgramError: the author's or the caller's mistake (text, types, sizes, files); says how to fix it.
+// Unsupported: this target cannot do it, and why. InternalError: a fault of ours.
+// Nothing in the library exits, and nothing returns bool for failure.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace coda {
+
+// A place in a source text; lines and columns count from 1, line 0 means that there is no source.
+struct Location {
+  std::string file;
+  int line = 0;
+  int column = 0;
+  bool operator==(const Location&) const = default;
+};
+
+// One mistake, in the parts that a tool wants apart.
+struct Diagnostic {
+  Location where;
+  std::string statement;           // the statement's source text, empty where there is none
+  std::string message;             // what is wrong, with the names and values
+  std::vector<std::string> types;  // the types or sizes on both sides: "x: bf16[M, K]"
+  std::string rule;                // the rule that was broken
+  std::string fix;                 // what to write instead
+};
+
+// file:line:column: error: message, then the statement, the types, the rule and the fix, a line each.
+std::string to_string(const Diagnostic& diagnostic);
+
+class ProgramError : public std::runtime_error {
+ public:
+  explicit ProgramError(std::vector<Diagnostic> diagnostics);
+  explicit ProgramError(Diagnostic diagnostic);
+  // The short form for errors that have no source text: file names, sizes, tensors.
+  ProgramError(std::string message, std::string fix);
+
+  const std::vector<Diagnostic>& diagnostics() const { return diagnostics_; }
+
+ private:
+  std::vector<Diagnostic> diagnostics_;
+};
+
+class Unsupported : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+// The name of `candidates` nearest to `name` by edit distance, or "" where none is near.
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace coda
