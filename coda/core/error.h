@@ -1,8 +1,8 @@
 // coda/core/error.h: the three errors of the system, and the diagnostic that authors read.
 //
-// ProgramError: the author's or the caller's mistake (text, types, sizes, files); says how to fix it.
-// Unsupported: this target cannot do it, and why. InternalError: a fault of ours.
-// Nothing in the library exits, and nothing returns bool for failure.
+// ProgramError: the author's or the caller's mistake (text, types, sizes, files); says how to fix
+// it. Unsupported: this target cannot do it, and why. InternalError: a fault of ours. Nothing in
+// the library exits, and nothing returns bool for failure.
 #pragma once
 
 #include <stdexcept>
@@ -22,15 +22,16 @@ struct Location {
 
 // One mistake, in the parts that a tool wants apart.
 struct Diagnostic {
-  Location where;
-  std::string statement;           // the statement's source text, empty where there is none
-  std::string message;             // what is wrong, with the names and values
-  std::vector<std::string> types;  // the types or sizes on both sides: "x: bf16[M, K]"
-  std::string rule;                // the rule that was broken
-  std::string fix;                 // what to write instead
+  Location where = {};
+  std::string statement = {};           // the statement's source text, empty where there is none
+  std::string message = {};             // what is wrong, with the names and values
+  std::vector<std::string> types = {};  // the types or sizes on both sides: "x: bf16[M, K]"
+  std::string rule = {};                // the rule that was broken
+  std::string fix = {};                 // what to write instead
 };
 
-// file:line:column: error: message, then the statement, the types, the rule and the fix, a line each.
+// file:line:column: error: message, then the statement, the types, the rule and the fix, a line
+// each.
 std::string to_string(const Diagnostic& diagnostic);
 
 class ProgramError : public std::runtime_error {

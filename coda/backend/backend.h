@@ -1,0 +1,55 @@
+// coda/backend/backend.h: the contract of every backend: supports (with a reason), compile, run.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "coda/check/check.h"
+#include "coda/core/tensor.h"
+
+namespace coda {
+
+// A runnable program for one set of sizes. Immutable: run may be called from several threads at
+// once, each with its own scratch.
+class Kernel {
+ public:
+  // One tensor for each parameter and each result, of the compiled sizes and any strides (results:
+  // no two elements at one address). Only results are written; accumulating results are read too.
+  // `scratch` holds at least scratch_bytes(), 64-byte aligned.
+  using Run = std::function<void(std::span<const Tensor> params, std::span<const Tensor> results,
+                                 std::span<std::byte> scratch)>;
+
+  Kernel(Run run, std::size_t scratch_bytes, std::string note)
+      : run_(std::move(run)), scratch_bytes_(scratch_bytes), note_(std::move(note)) {}
+
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+  const std::string& note() const {
+    return note_;
+  }  // how it runs: tile, threads, slow paths taken and why
+  void run(std::span<const Tensor> params, std::span<const Tensor> results,
+           std::span<std::byte> scratch) const {
+    run_(params, results, scratch);
+  }
+
+ private:
+  Run run_;
+  std::size_t scratch_bytes_;
+  std::string note_;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  // Why this backend cannot run the program; nullopt: it can.
+  virtual std::optional<std::string> refusal(const Checked& program, const Sizes& sizes) const = 0;
+  // Throws Unsupported with the refusal.
+  virtual Kernel compile(const Checked& program, const Sizes& sizes) const = 0;
+};
+
+}  // namespace coda

@@ -1,0 +1,55 @@
+// coda/backend/execute.h: runs a Schedule on a backend, with one arena for everything between its
+// steps.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coda/backend/backend.h"
+#include "coda/program/schedule.h"
+
+namespace coda {
+
+// A schedule compiled for one set of sizes. run() is safe from several threads, each with its own
+// scratch.
+class Executable {
+ public:
+  // Checks and compiles every step (equal steps once). Throws ProgramError or Unsupported.
+  Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes);
+
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+  // Tensors in the order of the schedule's params and results.
+  void run(std::span<const Tensor> params, std::span<const Tensor> results,
+           std::span<std::byte> scratch) const;
+
+  // What ran, for tables: the name of step i and the seconds it took, added up over runs since
+  // construction where timing was asked.
+  struct Timing {
+    std::string step;
+    double seconds = 0;
+  };
+  void run_timed(std::span<const Tensor> params, std::span<const Tensor> results,
+                 std::span<std::byte> scratch, std::vector<Timing>& timings) const;
+
+ private:
+  // Where a named tensor lives: a parameter, a result, or a range of the arena.
+  struct Slot {
+    enum class Kind : std::uint8_t { param, result, arena } kind = Kind::arena;
+    std::size_t index = 0;   // params, results
+    std::size_t offset = 0;  // arena, bytes
+    DType dtype = DType::f32;
+    std::vector<std::int64_t> shape;
+  };
+  struct Call {
+    std::string name;
+    std::shared_ptr<const Kernel> kernel;
+    std::vector<Slot> inputs, outputs;
+  };
+  std::vector<Call> calls_;
+  std::size_t kernel_scratch_offset_ = 0;
+  std::size_t scratch_bytes_ = 0;
+};
+
+}  // namespace coda

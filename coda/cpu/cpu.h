@@ -1,0 +1,18 @@
+// coda/cpu/cpu.h: the CPU backend: a tile executor with a library GEMM and a SIMD epilogue.
+#pragma once
+
+#include <memory>
+
+#include "coda/backend/backend.h"
+
+namespace coda::cpu {
+
+struct Options {
+  int threads = 0;           // 0: flags::threads(). Results do not depend on it.
+  std::int64_t tile_rows = 0;     // 0: chosen
+  std::int64_t tile_columns = 0;  // 0: chosen
+};
+
+std::unique_ptr<Backend> backend(const Options& options = {});
+
+}  // namespace coda::cpu

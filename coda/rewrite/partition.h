@@ -1,0 +1,35 @@
+// coda/rewrite/partition.h: a block cut into kernels.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coda/program/schedule.h"
+
+namespace coda {
+
+// Why a node is in the kernel that it is in.
+struct Placement {
+  int step = -1;  // index into schedule.steps; several steps may recompute a cheap node: the first
+  std::string reason;  // "joins the kernel of its product" or why it could not join the one before
+};
+
+struct Partition {
+  Schedule schedule;
+  std::vector<Placement> placements;  // one for each node of the block
+};
+
+// Total: any block becomes steps that check() accepts. Every value joins the kernel of the product
+// that feeds it while it stays tile-local, else a streaming kernel. Values that cross are stored in
+// their storage_dtype.
+Partition partition(const Program& block);
+
+// The passes, in order: the readable list. Today: simplify, partition. The algebra of the design's
+// rewrite.md goes between the two.
+Partition rewrite(const Program& block);
+
+// The unfused sequence: one step for each node that does work, as a library would call them. The
+// rival of the ledger.
+Schedule unfused(const Program& block);
+
+}  // namespace coda
