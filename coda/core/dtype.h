@@ -1,7 +1,7 @@
 // coda/core/dtype.h: element types, and the conversions that define their rounding.
 //
-// Every conversion to a narrower float rounds to nearest even, keeps NaN a NaN, and overflows to infinity (f8e4m3, which has
-// none, saturates to NaN as PyTorch's float8_e4m3fn does).
+// Every conversion to a narrower float rounds to nearest even, keeps NaN a NaN, and overflows to
+// infinity (f8e4m3, which has none, saturates to NaN as PyTorch's float8_e4m3fn does).
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,18 @@ namespace coda {
 
 enum class DType : std::uint8_t { f32, f64, bf16, f16, f8e4m3, f8e5m2, i32, i64, u8, boolean };
 
-std::size_t size_of(DType dtype);                         // bytes of one element
-std::string_view name_of(DType dtype);                    // "bf16"; boolean is "bool"
+std::size_t size_of(DType dtype);                        // bytes of one element
+std::string_view name_of(DType dtype);                   // "bf16"; boolean is "bool"
 std::optional<DType> dtype_from(std::string_view name);  // the inverse of name_of
 bool is_float(DType dtype);
 bool is_integer(DType dtype);  // i32 i64 u8; not bool
 
-// The value that `dtype` would hold: rounded (floats), truncated (integers), 0 or 1 (bool).
+// The value that `dtype` would hold: rounded (floats), 0 or 1 (bool), truncated (integers; one past
+// the range becomes its end, a NaN becomes 0).
 double round_to(DType dtype, double value);
 
-// Element `index` of an array of `dtype`, as a double and back. i64 beyond 2^53 loses low bits: use load_integer.
+// Element `index` of an array of `dtype`, as a double and back. i64 beyond 2^53 loses low bits: use
+// load_integer.
 double load(DType dtype, const void* data, std::int64_t index);
 std::int64_t load_integer(DType dtype, const void* data, std::int64_t index);
 void store(DType dtype, void* data, std::int64_t index, double value);

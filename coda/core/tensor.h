@@ -1,12 +1,13 @@
 // coda/core/tensor.h: a strided view of memory (DLPack-shaped), and the buffer that owns some.
 //
-// A Tensor never owns. Strides count elements and may be 0 (broadcast) or larger than dense; a tensor without
-// dimensions is a scalar.
+// A Tensor never owns. Strides count elements and may be 0 (broadcast) or larger than dense; a
+// tensor without dimensions is a scalar.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,17 @@ struct Tensor {
   bool is_dense() const;  // row-major with no gaps
 };
 
+// Bytes of a dense tensor; nullopt where that passes 2^62, which no file and no memory holds.
+std::optional<std::int64_t> bytes_of(DType dtype, const std::vector<std::int64_t>& shape);
+
 std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape);
 std::string to_string(const Tensor& tensor);  // "bf16[128, 64]", with strides where not dense
 
 // A dense tensor over `data`.
 Tensor dense(void* data, DType dtype, std::vector<std::int64_t> shape);
 
-// An owned, dense, 64-byte-aligned, zeroed tensor. Movable; tensor() stays valid when the owner moves.
+// An owned, dense, 64-byte-aligned, zeroed tensor. Movable; tensor() stays valid when the owner
+// moves.
 class OwnedTensor {
  public:
   OwnedTensor() = default;
@@ -51,5 +56,8 @@ class OwnedTensor {
   std::size_t bytes_ = 0;
   Tensor tensor_;
 };
+
+// The elements of any strided view, in row-major order.
+OwnedTensor dense_copy(const Tensor& tensor);
 
 }  // namespace coda
