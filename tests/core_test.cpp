@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -187,6 +189,8 @@ TEST(Dtype, IntegersTruncateAndSaturate) {
   EXPECT_EQ(round_to(DType::boolean, 0), 0);
   std::int64_t wide = 0;
   store(DType::i64, &wide, 0, 1e30);
+  EXPECT_EQ(wide, std::numeric_limits<std::int64_t>::max());
+  store(DType::i64, &wide, 0, std::ldexp(1.0, 63));
   EXPECT_EQ(wide, std::numeric_limits<std::int64_t>::max());
   store(DType::i64, &wide, 0, -kInfinity);
   EXPECT_EQ(wide, std::numeric_limits<std::int64_t>::min());
@@ -388,6 +392,8 @@ TEST(Pool, RethrowsTheLowestTasksExceptionAndWorksAgain) {
       std::string caught;
       try {
         parallel_for(100, threads, [](std::int64_t task, int) {
+          // The lowest is the slowest to throw.
+          if (task == 17) std::this_thread::sleep_for(std::chrono::microseconds(300));
           if (task >= 17) throw std::runtime_error(std::to_string(task));
         });
       } catch (const std::runtime_error& error) {
