@@ -63,7 +63,7 @@ double score(const AttentionArguments& a, const Rows& q, const Rows& k, std::int
   double x = 0;
   for (std::int64_t e = 0; e < a.sizes.width; ++e) x += q(query, e) * k(key, e);
   x *= a.options.scale;
-  return a.options.softcap > 0 ? a.options.softcap * std::tanh(x / a.options.softcap) : x;
+  return a.options.softcap != 0 ? a.options.softcap * std::tanh(x / a.options.softcap) : x;
 }
 
 void attend_in_double(const AttentionArguments& a, std::int64_t batch, std::int64_t head,
@@ -113,7 +113,7 @@ void attend_grad_in_double(const AttentionArguments& a, std::int64_t batch, std:
         double dp = 0;
         for (std::int64_t e = 0; e < values; ++e) dp += d_o(i, e) * v(j, e);
         ds[j] = p[j] * (dp - dot) * a.options.scale;
-        if (a.options.softcap > 0) {
+        if (a.options.softcap != 0) {
           const double tanh = x / a.options.softcap;
           ds[j] *= 1 - tanh * tanh;
         }

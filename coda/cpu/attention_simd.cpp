@@ -207,7 +207,7 @@ void Attend(const AttentionArguments& a, std::int64_t batch, std::int64_t head, 
     for (std::int64_t r = 0; r < count; ++r) {
       float* row = s + r * kKeyBlock;
       const float here =
-          scores.softcap > 0 ? ScoreRow<true>(scores, r, row) : ScoreRow<false>(scores, r, row);
+          scores.softcap != 0 ? ScoreRow<true>(scores, r, row) : ScoreRow<false>(scores, r, row);
       const float now = std::max(most[r], here);
       // A row that has seen no key yet: its scores, all -inf, must not meet -inf - -inf.
       const float shift = now == -kInfinity ? 0.0f : now;
@@ -281,7 +281,7 @@ void AttendGrad(const AttentionArguments& a, std::int64_t batch, std::int64_t ke
       for (std::int64_t r = 0; r < count; ++r) {
         float* row = s + r * kKeyBlock;
         float* d_row = ds + r * kKeyBlock;
-        if (scores.softcap > 0) {
+        if (scores.softcap != 0) {
           GradRow<true>(scores, r, lse[r], dot[r], row, d_row);
         } else {
           GradRow<false>(scores, r, lse[r], dot[r], row, d_row);
