@@ -143,6 +143,17 @@ TEST(Typing, SplitAndJoinAreInverse) {
             std::string::npos);
 }
 
+TEST(Typing, AdjacentPairsKeepTheirPlace) {
+  const Dim two = dim_of(Factor::number(2)), one = dim_of(Factor::number(1));
+  const Type z = f32({kM, kH * half(kE) * two});
+  EXPECT_EQ(typed(Op::split, {z}, {.axis = two, .dims = {one, one}}),
+            "f32[M, H*(E/2)*1] f32[M, H*(E/2)*1]");
+  const Type piece = f32({kM, kH * half(kE) * one});
+  EXPECT_EQ(typed(Op::mul, {piece, f32({half(kE)})}), piece.text());
+  EXPECT_EQ(typed(Op::join, {piece, piece}, {.axis = two}), z.text());
+  EXPECT_NO_THROW(require_storable(f32({kM, kH * half(kE)}), piece));
+}
+
 TEST(Typing, SpreadIsTheGradientOfSums) {
   EXPECT_EQ(typed(Op::spread, {f32({kM})}, {.axis = kN}), "f32[M, N]");
   EXPECT_EQ(typed(Op::spread, {f32({kM, Dim{{Factor::blocks(kN, 64)}}})}, {.axis = kN}),

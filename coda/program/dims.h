@@ -68,7 +68,7 @@ class Factor {
 
 Dim dim_of(Factor factor);
 Dim dim_of(std::string name);
-// a*b; factors in order, the number 1 dropped.
+// a*b; factors in order.
 Dim operator*(Dim a, const Dim& b);
 
 // The extent under `sizes`; nullopt where a name has no size yet. Throws ProgramError for an
