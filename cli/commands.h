@@ -1,0 +1,32 @@
+// cli/commands.h: the subcommands of coda. Each adds itself, with its help and an example, to the
+// application.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace coda {
+
+void add_check(CLI::App& app);
+void add_fmt(CLI::App& app);
+void add_print(CLI::App& app);
+void add_grad(CLI::App& app);
+void add_rewrite(CLI::App& app);
+void add_explain(CLI::App& app);
+void add_verify(CLI::App& app);
+void add_run(CLI::App& app);
+void add_train(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_env(CLI::App& app);
+
+// Exit codes, for scripts. A command ends early with `throw CLI::RuntimeError(code)`.
+enum ExitCode : int {
+  kOk = 0,
+  kRefused =
+      1,  // the text, the inputs or the files are wrong; a verification or a format check failed
+  kUsage = 2,        // the command line is wrong
+  kUnsupported = 3,  // this backend cannot do it
+  kInterrupted = 130,
+  kInternal = 70,  // a fault of ours
+};
+
+}  // namespace coda

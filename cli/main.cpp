@@ -1,0 +1,92 @@
+// cli/main.cpp: the command `coda`: subcommands, and errors turned into messages and exit codes.
+#include <cstdio>
+#include <iostream>
+#include <new>
+#include <string_view>
+
+#include "cli/commands.h"
+#include "cli/sources.h"
+#include "coda/core/error.h"
+#include "coda/core/flags.h"
+
+namespace {
+
+// The message of an error, "error:" in red on a terminal.
+void report(std::string text) {
+  if (coda::flags::color(2)) {
+    constexpr std::string_view kWord = "error:";
+    for (std::size_t at = text.find(kWord); at != std::string::npos;) {
+      text.replace(at, kWord.size(), "\033[1;31merror:\033[0m");
+      at = text.find(kWord, at + 20);
+    }
+  }
+  std::cerr << text << (text.ends_with('\n') ? "" : "\n");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "CODA: Transformer operators as programs that run in the epilogue of a matrix product.\n"
+      "A path to a program may also name a file of the standard library: llama.coda, norm.coda, …"};
+  app.name("coda");
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::help);
+  app.set_version_flag("--version", CODA_VERSION);
+  app.footer(
+      "Exit codes: 0 done; 1 the text or the inputs are wrong, or a check failed; 2 usage; "
+      "3 unsupported; 70 a fault of coda.");
+  coda::add_check(app);
+  coda::add_fmt(app);
+  coda::add_print(app);
+  coda::add_grad(app);
+  coda::add_rewrite(app);
+  coda::add_explain(app);
+  coda::add_verify(app);
+  coda::add_run(app);
+  coda::add_train(app);
+  coda::add_generate(app);
+  coda::add_env(app);
+  try {
+    app.parse(argc, argv);
+    return coda::kOk;
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    report("error: " + std::string(error.what()) +
+           "\n  fix: see `coda --help`, or `coda COMMAND --help`");
+    return coda::kUsage;
+  }
+}
+
+bool wants_json(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--json") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const coda::ProgramError& error) {
+    if (wants_json(argc, argv)) {
+      std::cout << coda::errors_json(error).dump(2) << "\n";
+    } else {
+      report(error.what());
+    }
+    return coda::kRefused;
+  } catch (const coda::Unsupported& error) {
+    report("error: unsupported: " + std::string(error.what()));
+    return coda::kUnsupported;
+  } catch (const std::bad_alloc&) {
+    report("error: not enough memory for these sizes\n  fix: give smaller sizes");
+    return coda::kRefused;
+  } catch (const std::exception& error) {
+    report("error: internal: " + std::string(error.what()) +
+           "\n  fix: this is a fault of coda; please report it with the command line");
+    return coda::kInternal;
+  }
+}

@@ -1,0 +1,209 @@
+// cli/run.cpp: run a program on files, numbers or random inputs; store, summarise or dump its
+// results.
+//
+// Everything is read, bound and computed before the first output file is opened, so an error leaves
+// all files as they were.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/devices.h"
+#include "cli/inputs.h"
+#include "cli/sources.h"
+#include "coda/check/bind.h"
+#include "coda/core/npy.h"
+#include "coda/core/safetensors.h"
+#include "coda/rewrite/expose.h"
+#include "coda/rewrite/retype.h"
+
+namespace coda {
+namespace {
+
+struct Options {
+  std::string file, name, device = "cpu", dtype, dump, tile = "0,0";
+  std::vector<std::string> inputs, outputs, sizes;
+  std::uint64_t seed = 1;
+  bool json = false;
+};
+
+struct Summary {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+  double sum = 0;
+  std::int64_t count = 0, not_finite = 0;
+};
+
+Summary summarise(const Tensor& tensor) {
+  Summary summary;
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    const double x = load(tensor.dtype, tensor.data, i);
+    if (!std::isfinite(x)) {
+      ++summary.not_finite;
+      continue;
+    }
+    summary.low = std::min(summary.low, x);
+    summary.high = std::max(summary.high, x);
+    summary.sum += x;
+    ++summary.count;
+  }
+  return summary;
+}
+
+// `name` or the names of `known` nearest to it.
+int require_name(const std::string& name, const std::vector<std::string>& known, const char* what) {
+  const auto found = std::ranges::find(known, name);
+  if (found != known.end()) return static_cast<int>(found - known.begin());
+  const std::string near = nearest(name, known);
+  std::string all;
+  for (const std::string& each : known) all += (all.empty() ? "" : ", ") + each;
+  throw ProgramError(std::string("there is no ") + what + " `" + name + "`",
+                     near.empty() ? "name one of: " + all : "did you mean `" + near + "`?");
+}
+
+// Where each result goes: "h=h.npy", "h=out.safetensors".
+std::map<std::string, std::string> destinations(const Options& options, const Program& program) {
+  std::vector<std::string> results;
+  for (const Result& result : program.results()) results.push_back(result.name);
+  std::map<std::string, std::string> paths;
+  for (const std::string& text : options.outputs) {
+    const auto [name, path] = assignment_from(text);
+    require_name(name, results, "result");
+    if (!path.ends_with(".npy") && !path.ends_with(".safetensors")) {
+      throw ProgramError("the output file `" + path + "` is neither .npy nor .safetensors",
+                         "give -o " + name + "=" + name + ".npy");
+    }
+    if (!paths.emplace(name, path).second) {
+      throw ProgramError("the result `" + name + "` has two output files", "give one");
+    }
+  }
+  return paths;
+}
+
+// The corner of one 64 × 64 tile of a result, the last dims as columns.
+void print_tile(const std::string& name, const Tensor& tensor, const std::string& tile) {
+  constexpr std::int64_t kTile = 64, kShown = 8;
+  std::int64_t tile_row = 0, tile_column = 0;
+  if (std::sscanf(tile.c_str(), "%ld,%ld", &tile_row, &tile_column) != 2 || tile_row < 0 ||
+      tile_column < 0) {
+    throw ProgramError("`" + tile + "` is not a tile", "give a row and a column: --tile 0,1");
+  }
+  const std::int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
+  const std::int64_t rows = columns == 0 ? 0 : tensor.elements() / columns;
+  const std::int64_t r0 = tile_row * kTile, c0 = tile_column * kTile;
+  if (r0 >= rows || c0 >= columns) {
+    throw ProgramError("the tile " + tile + " of `" + name + "` starts at [" + std::to_string(r0) +
+                           ", " + std::to_string(c0) + "], outside of " + to_string(tensor),
+                       "give a tile inside: rows and columns count in steps of 64");
+  }
+  const std::int64_t r1 = std::min({rows, r0 + kShown}), c1 = std::min({columns, c0 + kShown});
+  std::printf("%s, tile %s, [%ld:%ld, %ld:%ld] of %s\n", name.c_str(), tile.c_str(), r0, r1, c0, c1,
+              to_string(tensor).c_str());
+  for (std::int64_t r = r0; r < r1; ++r) {
+    for (std::int64_t c = c0; c < c1; ++c) {
+      std::printf(" %12.5g", load(tensor.dtype, tensor.data, r * columns + c));
+    }
+    std::printf("\n");
+  }
+}
+
+void print_summaries(const Program& program, const std::vector<OwnedTensor>& results,
+                     const Sizes& sizes, const Options& options) {
+  nlohmann::json report = nlohmann::json::object();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Result& result = program.results()[i];
+    const Tensor& tensor = results[i].tensor();
+    const Summary s = summarise(tensor);
+    const double mean = s.count > 0 ? s.sum / static_cast<double>(s.count) : 0;
+    if (options.json) {
+      nlohmann::json entry = {
+          {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"not_finite", s.not_finite}};
+      if (s.count > 0) entry.update({{"min", s.low}, {"max", s.high}, {"mean", mean}});
+      report[result.name] = std::move(entry);
+    } else if (s.count == 0) {
+      std::printf("%-16s %-24s no finite element\n", result.name.c_str(),
+                  to_string(tensor).c_str());
+    } else {
+      std::printf("%-16s %-24s min %.5g  max %.5g  mean %.5g%s\n", result.name.c_str(),
+                  to_string(tensor).c_str(), s.low, s.high, mean,
+                  s.not_finite > 0 ? "  (and values that are not finite)" : "");
+    }
+  }
+  if (options.json)
+    std::cout << nlohmann::json{{"results", report}, {"sizes", sizes}}.dump(2) << "\n";
+}
+
+void run(const Options& options) {
+  Program program = load_program(options.file, options.name);
+  if (!options.dtype.empty())
+    program = retype(program, DType::bf16, dtype_from_flag(options.dtype));
+  if (!options.dump.empty()) program = expose(program, options.dump);
+  const auto paths = destinations(options, program);
+
+  const BoundInputs inputs =
+      bind_inputs(program, options.inputs, sizes_from(options.sizes), options.seed);
+  std::vector<OwnedTensor> results;
+  std::vector<Tensor> views;
+  for (std::size_t i = 0; i < program.results().size(); ++i) {
+    const Type& type = program.results()[i].type;
+    results.emplace_back(type.dtype, shape_of(type, inputs.sizes));
+    if (inputs.before[i].data != nullptr) copy_into(inputs.before[i], results.back().tensor());
+    views.push_back(results.back().tensor());
+  }
+  run_on(options.device, program, inputs.sizes, inputs.views, views);
+
+  std::map<std::string, std::map<std::string, Tensor>> bundles;
+  for (const auto& [name, path] : paths) {
+    const Tensor& tensor = views[static_cast<std::size_t>(program.find_result(name))];
+    if (path.ends_with(".npy")) {
+      write_npy(path, tensor);
+    } else {
+      bundles[path][name] = tensor;
+    }
+  }
+  for (const auto& [path, tensors] : bundles) write_safetensors(path, tensors);
+  print_summaries(program, results, inputs.sizes, options);
+  if (!options.dump.empty() && !options.json) {
+    const auto at = static_cast<std::size_t>(program.find_result(options.dump));
+    print_tile(options.dump, views[at], options.tile);
+  }
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("run", "Run a program or block on files, numbers or random inputs");
+  command->add_option("file", options->file, "Program file")->required();
+  command->add_option(
+      "inputs", options->inputs,
+      "name=FILE.npy, name=FILE.safetensors[:TENSOR], name=NUMBER or name=random; a bare "
+      "`random` serves all that are not named; an accumulating result may be given too");
+  command->add_option("-o,--output", options->outputs, "result=FILE.npy or result=FILE.safetensors")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--program,--block", options->name,
+                      "The program of the file; the last if not given");
+  command
+      ->add_option("--size", options->sizes, "Sizes that the inputs do not determine: --size H=8")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--device", options->device, "cpu, reference (rounded) or exact (double)")
+      ->check(CLI::IsMember(device_names()));
+  command->add_option("--dtype", options->dtype, "Run the bf16 of the text as f32, f64 or f16");
+  command->add_option("--seed", options->seed, "Seed of random inputs");
+  command->add_option("--dump", options->dump, "Print one value inside the program, by name");
+  command->add_option("--tile", options->tile, "Which 64 × 64 tile of it, like 0,1");
+  command->add_flag("--json", options->json, "Summaries as JSON");
+  command->footer(
+      "Example: coda run programs/norm.coda --program residual_norm random --size M=4 N=8 K=8\n"
+      "         coda run my.coda x=x.npy w=w.npy -o h=h.npy");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace coda

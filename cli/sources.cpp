@@ -1,0 +1,83 @@
+// cli/sources.cpp: loading program files, choosing a program, sizes, errors as JSON.
+#include "cli/sources.h"
+
+#include <charconv>
+#include <set>
+#include <sstream>
+
+#include "coda/check/bind.h"
+
+namespace coda {
+
+Program load_program(const std::string& path, const std::string& name) {
+  return parse_file(path).find(name);
+}
+
+Sizes sizes_from(const std::vector<std::string>& assignments) {
+  Sizes sizes;
+  for (const std::string& text : assignments) {
+    const std::size_t equals = text.find('=');
+    std::int64_t number = -1;
+    if (equals != std::string::npos && equals > 0) {
+      const char* end = text.data() + text.size();
+      const auto [stop, error] = std::from_chars(text.data() + equals + 1, end, number);
+      if (error != std::errc() || stop != end) number = -1;
+    }
+    if (number < 0) {
+      throw ProgramError("`" + text + "` is not a size", "write --size NAME=NUMBER, like M=128");
+    }
+    sizes[text.substr(0, equals)] = number;
+  }
+  return sizes;
+}
+
+Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise) {
+  // A name that is never a whole dimension counts heads or sequences: a few are enough.
+  constexpr std::int64_t kFew = 2;
+  std::set<std::string> names, whole;
+  for (const ValueInfo& value : program.values()) {
+    for (const Dim& dim : value.type.dims) {
+      collect_names(dim, names);
+      for (const Factor& factor : dim.factors) {
+        if (dim.factors.size() == 1 || factor.kind() != Factor::Kind::name) {
+          collect_names(Dim{{factor}}, whole);
+        }
+      }
+    }
+  }
+  for (const std::string& name : names) {
+    // What is given may already decide the name; then a default would contradict it.
+    try {
+      return bind_sizes(program, given);
+    } catch (const ProgramError&) {
+      given.try_emplace(name, whole.contains(name) ? otherwise : kFew);
+    }
+  }
+  return bind_sizes(program, given);
+}
+
+std::vector<std::string> names_from(const std::string& list) {
+  std::vector<std::string> names;
+  std::istringstream stream(list);
+  for (std::string name; std::getline(stream, name, ',');) {
+    if (!name.empty()) names.push_back(name);
+  }
+  return names;
+}
+
+nlohmann::json errors_json(const ProgramError& error) {
+  nlohmann::json errors = nlohmann::json::array();
+  for (const Diagnostic& d : error.diagnostics()) {
+    errors.push_back({{"file", d.where.file},
+                      {"line", d.where.line},
+                      {"column", d.where.column},
+                      {"statement", d.statement},
+                      {"message", d.message},
+                      {"types", d.types},
+                      {"rule", d.rule},
+                      {"fix", d.fix}});
+  }
+  return {{"errors", errors}};
+}
+
+}  // namespace coda
