@@ -1,4 +1,5 @@
-# Writes OUTPUT, a C++ file with the text of every file of PROGRAMS. Run as: cmake -DOUTPUT=… -DPROGRAMS=… -P embed.cmake
+# Writes OUTPUT, a C++ file with the text of every file of PROGRAMS. Run as:
+#   cmake -DOUTPUT=… -DPROGRAMS=… -P embed.cmake
 list(SORT PROGRAMS)
 list(LENGTH PROGRAMS count)
 set(rows "")
@@ -7,7 +8,8 @@ foreach(path IN LISTS PROGRAMS)
   file(SIZE "${path}" size)
   # NOTE: C++ promises no more than 65,536 characters in one string literal.
   if(size GREATER 65000)
-    message(FATAL_ERROR "${path} has ${size} bytes, but at most 65000 fit in one string literal: split the file")
+    message(FATAL_ERROR
+      "${path} has ${size} bytes, but at most 65000 fit in one string literal: split the file")
   endif()
   file(READ "${path}" text)
   string(APPEND rows "    Entry{\"${name}\", R\"coda~(${text})coda~\"},\n")
