@@ -1,6 +1,7 @@
 // coda/program/library.h: the texts of programs/, built into the library.
 //
-// So `use "prelude.coda"` works wherever the command stands. The build makes the definitions from programs/*.coda.
+// So `use "prelude.coda"` works wherever the command stands. The build makes the definitions from
+// programs/*.coda.
 #pragma once
 
 #include <optional>
