@@ -47,6 +47,20 @@ class Executable {
     std::shared_ptr<const Kernel> kernel;
     std::vector<Slot> inputs, outputs;
   };
+  // The type and extents of a tensor that the caller gives.
+  struct Expected {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<std::int64_t> shape;
+  };
+  class Planner;
+  void require(std::span<const Tensor> params, std::span<const Tensor> results,
+               std::span<const std::byte> scratch) const;
+  void run_call(const Call& call, std::span<const Tensor> params, std::span<const Tensor> results,
+                std::span<std::byte> scratch) const;
+
+  std::string name_;
+  std::vector<Expected> params_, results_;
   std::vector<Call> calls_;
   std::size_t kernel_scratch_offset_ = 0;
   std::size_t scratch_bytes_ = 0;
