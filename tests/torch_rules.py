@@ -1,0 +1,584 @@
+"""What each program of programs/ means, in PyTorch: one function a program, keyed "file.name".
+
+A function takes the inputs by name as double tensors and returns the results by name. Where PyTorch has the
+operation it is used; the rest is written the way model code writes it.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+RULES = {}
+IGNORE = -100
+
+
+def rule(*names):
+    def add(function):
+        for name in names:
+            RULES[name] = function
+        return function
+    return add
+
+
+def block_sum(v, dim=-1, size=64):
+    return torch.stack([part.sum(dim) for part in v.split(size, dim)], dim)
+
+
+def block_logsumexp(v, size=64):
+    return torch.stack([part.logsumexp(-1) for part in v.split(size, -1)], -1)
+
+
+def rstd(ss, n, eps):
+    return torch.rsqrt(ss.sum(-1) / n + eps)
+
+
+def rms(x, gamma, eps):
+    return F.rms_norm(x, (x.shape[-1],), gamma, eps)
+
+
+def heads(x, size):
+    return x.unflatten(-1, (-1, size))
+
+
+def tables(x, cos):
+    """Rows of the rotary table for x[B*S, …]: position s of each sequence, one for all heads."""
+    return cos.repeat(x.shape[0] // cos.shape[0], 1)[:, None, :]
+
+
+def rotate_half(x):
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def rope(x, cos, sin, size=None):
+    """As HF's Llama does it: full-width tables, x·cos + rotate_half(x)·sin."""
+    z = heads(x, size or 2 * cos.shape[-1])
+    c, s = (torch.cat((t, t), -1) for t in (tables(x, cos), tables(x, sin)))
+    return (z * c + rotate_half(z) * s).flatten(1)
+
+
+def rope_adjacent(x, cos, sin):
+    """As complex numbers, the way Llama's own code does it."""
+    z = torch.view_as_complex(heads(x, 2 * cos.shape[-1]).unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(z * torch.complex(tables(x, cos), tables(x, sin))).flatten(1)
+
+
+def rope_partial(x, cos, sin, size):
+    z, turned = heads(x, size), 2 * cos.shape[-1]
+    first = rope(z[..., :turned].flatten(1), cos, sin)
+    return torch.cat((heads(first, turned), z[..., turned:]), -1).flatten(1)
+
+
+def attend(q, k, v, size, length, key_length=None, window=0, cap=0.0, scale=None):
+    """Causal attention, the last query aligned with the last key."""
+    key_length = key_length or length
+    split = lambda t, s: t.view(t.shape[0] // s, s, -1, size).transpose(1, 2)
+    q, k, v = split(q, length), split(k, key_length), split(v, key_length)
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    if not window and not cap and length == key_length:
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    else:
+        scores = q @ k.mT * (size ** -0.5 if scale is None else scale)
+        if cap:
+            scores = cap * torch.tanh(scores / cap)
+        at = torch.arange(length)[:, None] + key_length - length
+        key = torch.arange(key_length)[None, :]
+        seen = key <= at
+        if window:
+            seen &= key > at - window
+        o = scores.masked_fill(~seen, -math.inf).softmax(-1) @ v
+    return o.transpose(1, 2).reshape(-1, o.shape[1] * size)
+
+
+def philox_uniform(seed, count):
+    """`uniform` by position, in plain integers (Salmon et al., SC 2011)."""
+    mask, numbers = 0xFFFFFFFF, []
+    for index in range(count):
+        c, k = [index & mask, index >> 32, 0, 0], [seed & mask, seed >> 32 & mask]
+        for _ in range(10):
+            a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+            c = [(b >> 32) ^ c[1] ^ k[0], b & mask, (a >> 32) ^ c[3] ^ k[1], a & mask]
+            k = [(k[0] + 0x9E3779B9) & mask, (k[1] + 0xBB67AE85) & mask]
+        numbers.append((c[0] >> 8) * 2.0 ** -24)
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def dropout(v, rate, seed):
+    keep = philox_uniform(int(seed), v.numel()).view(v.shape) >= rate
+    return torch.where(keep, v / (1 - rate), torch.zeros_like(v))
+
+
+# ---- linear.coda ----
+
+@rule("linear.linear")
+def _(x, w):
+    return {"y": F.linear(x, w)}
+
+
+@rule("linear.linear_bias")
+def _(x, w, b):
+    return {"y": F.linear(x, w, b)}
+
+
+@rule("linear.linear_gelu")
+def _(x, w, b):
+    z = F.linear(x, w.T, b)
+    return {"z": z, "y": F.gelu(z, approximate="tanh")}
+
+
+@rule("linear.linear_residual")
+def _(x, w, b, residual, rate, seed):
+    return {"y": residual + dropout(F.linear(x, w, b), rate, seed)}
+
+
+@rule("linear.linear_grad")
+def _(dz, w):
+    return {"dx": dz @ w}
+
+
+@rule("linear.bias_grad")
+def _(dz):
+    return {"db": block_sum(dz, 0)}
+
+
+# ---- norm.coda ----
+
+@rule("norm.residual_norm")
+def _(x, w, residual, gamma):
+    h = residual + F.linear(x, w)
+    return {"h": h, "p": h * gamma, "ss": block_sum(h * h)}
+
+
+@rule("norm.norm_linear")
+def _(p, ss, w, eps):
+    r = rstd(ss, p.shape[1], eps)
+    return {"y": F.linear(r[:, None] * p, w), "r": r}
+
+
+@rule("norm.row_scale")
+def _(r, p, w):
+    return {"y": F.linear(r[:, None] * p, w)}
+
+
+@rule("norm.norm_weight")
+def _(h, gamma):
+    return {"p": h * gamma, "ss": block_sum(h * h)}
+
+
+@rule("norm.rmsnorm_rows")
+def _(x, gamma, eps):
+    return {"y": rms(x, gamma, eps), "r": rstd(x * x, x.shape[1], eps)}
+
+
+@rule("norm.layernorm_rows")
+def _(x, gamma, beta, eps):
+    return {"y": F.layer_norm(x, gamma.shape, gamma, beta, eps)}
+
+
+@rule("norm.rmsnorm_grad")
+def _(dg, gate, du, up, do, h, gamma, r, t):
+    dp = dg @ gate + du @ up
+    c = r * r * t.sum(-1) / h.shape[1]
+    return {"dh": do + dp * gamma - h * c[:, None], "dgamma": block_sum(dp * h, 0)}
+
+
+@rule("norm.rmsnorm_grad_qkv")
+def _(zq, wq, zk, wk, zv, wv, do, h, gamma, r, t):
+    dp = zq @ wq + zk @ wk + zv @ wv
+    c = r * r * t / h.shape[1]
+    return {"dh": do + dp * gamma - h * c[:, None], "dgamma": block_sum(dp * h, 0)}
+
+
+@rule("norm.rmsnorm_linear")
+def _(x, gamma, w, eps):
+    return {"y": F.linear(rms(x, gamma, eps), w)}
+
+
+@rule("norm.layernorm_linear")
+def _(x, gamma, beta, w, b, eps):
+    return {"y": F.linear(F.layer_norm(x, gamma.shape, gamma, beta, eps), w, b)}
+
+
+# ---- gated.coda ----
+
+@rule("gated.norm_swiglu")
+def _(p, ss, gate, up, eps):
+    r = rstd(ss, p.shape[1], eps)
+    n = r[:, None] * p
+    g, u = F.linear(n, gate), F.linear(n, up)
+    return {"g": g, "u": u, "y": F.silu(g) * u, "r": r}
+
+
+@rule("gated.norm_swiglu_inference")
+def _(p, ss, gate, up, eps):
+    n = rstd(ss, p.shape[1], eps)[:, None] * p
+    return {"y": F.silu(F.linear(n, gate)) * F.linear(n, up)}
+
+
+@rule("gated.swiglu_linear")
+def _(x, gate, up):
+    g, u = F.linear(x, gate), F.linear(x, up)
+    return {"g": g, "u": u, "y": F.silu(g) * u}
+
+
+@rule("gated.geglu_linear")
+def _(x, gate, up):
+    g, u = F.linear(x, gate), F.linear(x, up)
+    return {"g": g, "u": u, "y": F.gelu(g, approximate="tanh") * u}
+
+
+@rule("gated.swiglu_grad")
+def _(do, down, g, u, r):
+    dy = do @ down
+    s = torch.sigmoid(g)
+    dg, du = dy * u * (s + g * s * (1 - s)), dy * F.silu(g)
+    return {"t": block_sum(dg * g + du * u), "dg": r[:, None] * dg, "du": r[:, None] * du}
+
+
+@rule("gated.mlp")
+def mlp(x, gamma, gate, up, down, eps):
+    n = rms(x, gamma, eps)
+    return {"out": x + F.linear(F.silu(F.linear(n, gate)) * F.linear(n, up), down)}
+
+
+# ---- rope.coda ----
+
+def _scaled(p, ss, eps):
+    r = rstd(ss, p.shape[1], eps)
+    return r, r[:, None] * p
+
+
+@rule("rope.norm_rope")
+def _(p, ss, wq, wk, wv, cos, sin, eps):
+    r, n = _scaled(p, ss, eps)
+    return {"q": rope(F.linear(n, wq), cos, sin), "k": rope(F.linear(n, wk), cos, sin),
+            "v": F.linear(n, wv), "r": r}
+
+
+@rule("rope.norm_rope_adjacent")
+def _(p, ss, wq, wk, wv, cos, sin, eps):
+    r, n = _scaled(p, ss, eps)
+    return {"q": rope_adjacent(F.linear(n, wq), cos, sin),
+            "k": rope_adjacent(F.linear(n, wk), cos, sin), "v": F.linear(n, wv), "r": r}
+
+
+@rule("rope.norm_rope_partial")
+def _(p, ss, wq, wk, wv, cos, sin, eps, size):
+    r, n = _scaled(p, ss, eps)
+    return {"q": rope_partial(F.linear(n, wq), cos, sin, size),
+            "k": rope_partial(F.linear(n, wk), cos, sin, size), "v": F.linear(n, wv), "r": r}
+
+
+@rule("rope.rope_norm_grad")
+def _(dq, dk, dv, q, k, v, r, cos, sin):
+    t = (dq * q).sum(1) + (dk * k).sum(1) + (dv * v).sum(1)
+    return {"t": t, "zq": r[:, None] * rope(dq, cos, -sin), "zk": r[:, None] * rope(dk, cos, -sin),
+            "zv": r[:, None] * dv}
+
+
+@rule("rope.rope_rows")
+def _(x, cos, sin):
+    return {"y": rope(x, cos, sin)}
+
+
+@rule("rope.rope_rows_grad")
+def _(dy, cos, sin):
+    x = torch.zeros_like(dy).requires_grad_()
+    return {"dx": torch.autograd.grad(rope(x, cos, sin), x, dy, create_graph=True)[0]}
+
+
+@rule("rope.packed_rope")
+def _(x, w, cos, sin, groups):
+    size = 2 * cos.shape[-1]
+    kv = groups * size
+    q, k, v = F.linear(x, w).split([w.shape[0] - 2 * kv, kv, kv], -1)
+    return {"q": rope(q, cos, sin), "k": rope(k, cos, sin), "v": v}
+
+
+# ---- cross_entropy.coda ----
+
+def _partials(z, target):
+    inside = (target >= 0) & (target < z.shape[1])
+    hit = z.gather(1, target.clamp(0, z.shape[1] - 1)[:, None])[:, 0]
+    return {"hit": torch.where(inside, hit, torch.zeros_like(hit)), "partial": block_logsumexp(z)}
+
+
+@rule("cross_entropy.cross_entropy_partial")
+def _(x, w, target):
+    return _partials(F.linear(x, w), target)
+
+
+@rule("cross_entropy.norm_cross_entropy_partial")
+def _(p, ss, w, target, eps):
+    r, n = _scaled(p, ss, eps)
+    return {**_partials(F.linear(n, w), target), "r": r}
+
+
+@rule("cross_entropy.cross_entropy_finish")
+def _(hit, partial, target, ignore_index):
+    lse, counts = partial.logsumexp(-1), (target != ignore_index).double()
+    return {"lse": lse, "loss": (lse - hit) * counts, "count": counts}
+
+
+@rule("cross_entropy.cross_entropy_logit_grad")
+def _(x, w, target, lse, dloss, ignore_index):
+    d = torch.where(target == ignore_index, torch.zeros_like(dloss), dloss)
+    classes = torch.arange(w.shape[0])
+    return {"dz": d[:, None] * ((F.linear(x, w) - lse[:, None]).exp()
+                                - (classes[None] == target[:, None]).double())}
+
+
+@rule("cross_entropy.cross_entropy_rows")
+def _(z, target, ignore_index):
+    loss = F.cross_entropy(z, target, ignore_index=int(ignore_index), reduction="none")
+    return {"loss": loss, "lse": z.logsumexp(-1)}
+
+
+# ---- weight_grad.coda ----
+
+@rule("weight_grad.weight_grad")
+def _(dz, x):
+    return {"dw": dz.T @ x}
+
+
+@rule("weight_grad.weight_grad_pair")
+def _(dg, du, p):
+    return {"dgate": dg.T @ p, "dup": du.T @ p}
+
+
+@rule("weight_grad.weight_grad_qkv")
+def _(zq, zk, zv, p):
+    return {"dwq": zq.T @ p, "dwk": zk.T @ p, "dwv": zv.T @ p}
+
+
+@rule("weight_grad.weight_grad_norm")
+def _(dh, a, partial):
+    return {"dw": dh.T @ a, "dgamma": partial.sum(0)}
+
+
+@rule("weight_grad.weight_grad_bias")
+def _(dz, x, partial):
+    return {"dw": dz.T @ x, "db": partial.sum(0)}
+
+
+@rule("weight_grad.scaled_rows")
+def _(r, p):
+    return {"n": r[:, None] * p}
+
+
+# ---- layers ----
+
+@rule("attention.qkv")
+def qkv(x, gamma, wq, wk, wv, cos, sin, eps):
+    n = rms(x, gamma, eps)
+    return {"q": rope(F.linear(n, wq), cos, sin), "k": rope(F.linear(n, wk), cos, sin),
+            "v": F.linear(n, wv)}
+
+
+@rule("attention.attend")
+def _(q, k, v, size, length, key_length):
+    return {"o": attend(q, k, v, size, length, key_length)}
+
+
+@rule("attention.attention_out")
+def _(x, o, wo):
+    return {"h": x + F.linear(o, wo)}
+
+
+def _attention_half(x, parts, wo, cos):
+    o = attend(parts["q"], parts["k"], parts["v"], 2 * cos.shape[1], cos.shape[0])
+    return x + F.linear(o, wo)
+
+
+@rule("llama.layer")
+def _(x, gamma1, wq, wk, wv, wo, gamma2, gate, up, down, cos, sin, eps):
+    h = _attention_half(x, qkv(x, gamma1, wq, wk, wv, cos, sin, eps), wo, cos)
+    return mlp(h, gamma2, gate, up, down, eps)
+
+
+@rule("llama.between")
+def between(x, a, wo, gamma1, gate, up, down, gamma2, wq, wk, wv, cos, sin, eps):
+    o = mlp(x + F.linear(a, wo), gamma1, gate, up, down, eps)["out"]
+    return {"o": o, **qkv(o, gamma2, wq, wk, wv, cos, sin, eps)}
+
+
+@rule("qwen2.qkv_bias")
+def qkv_bias(x, gamma, wq, bq, wk, bk, wv, bv, cos, sin, eps):
+    n = rms(x, gamma, eps)
+    return {"q": rope(F.linear(n, wq, bq), cos, sin), "k": rope(F.linear(n, wk, bk), cos, sin),
+            "v": F.linear(n, wv, bv)}
+
+
+@rule("qwen2.layer")
+def _(x, gamma1, wq, bq, wk, bk, wv, bv, wo, gamma2, gate, up, down, cos, sin, eps):
+    h = _attention_half(x, qkv_bias(x, gamma1, wq, bq, wk, bk, wv, bv, cos, sin, eps), wo, cos)
+    return mlp(h, gamma2, gate, up, down, eps)
+
+
+@rule("qwen3.qkv_norm")
+def qkv_norm(x, gamma, wq, wk, wv, gamma_q, gamma_k, cos, sin, eps):
+    n, size = rms(x, gamma, eps), 2 * cos.shape[1]
+    normed = lambda w, g: rms(heads(F.linear(n, w), size), g, eps).flatten(1)
+    return {"q": rope(normed(wq, gamma_q), cos, sin), "k": rope(normed(wk, gamma_k), cos, sin),
+            "v": F.linear(n, wv)}
+
+
+@rule("qwen3.layer")
+def _(x, gamma1, wq, wk, wv, gamma_q, gamma_k, wo, gamma2, gate, up, down, cos, sin, eps):
+    parts = qkv_norm(x, gamma1, wq, wk, wv, gamma_q, gamma_k, cos, sin, eps)
+    return mlp(_attention_half(x, parts, wo, cos), gamma2, gate, up, down, eps)
+
+
+@rule("gpt2.embed")
+def _(tokens, positions, ids, rate, seed, length):
+    at = torch.arange(length).repeat(ids.shape[0] // length)
+    return {"x": dropout(F.embedding(ids, tokens) + F.embedding(at, positions), rate, seed)}
+
+
+@rule("gpt2.qkv")
+def gpt2_qkv(x, gamma, beta, w, b, eps):
+    q, k, v = (F.layer_norm(x, gamma.shape, gamma, beta, eps) @ w + b).chunk(3, -1)
+    return {"q": q, "k": k, "v": v}
+
+
+@rule("gpt2.mlp")
+def gpt2_mlp(x, gamma, beta, w1, b1, w2, b2, rate, seed, eps):
+    y = F.gelu(F.layer_norm(x, gamma.shape, gamma, beta, eps) @ w1 + b1, approximate="tanh")
+    return {"out": x + dropout(y @ w2 + b2, rate, seed)}
+
+
+@rule("gpt2.layer")
+def _(x, gamma1, beta1, wqkv, bqkv, wo, bo, gamma2, beta2, w1, b1, w2, b2, rate, seed, eps, size,
+      length):
+    parts = gpt2_qkv(x, gamma1, beta1, wqkv, bqkv, eps)
+    o = attend(parts["q"], parts["k"], parts["v"], size, length)
+    h = x + dropout(o @ wo + bo, rate, seed)
+    return gpt2_mlp(h, gamma2, beta2, w1, b1, w2, b2, rate, seed + 1, eps)
+
+
+@rule("gemma.embed")
+def _(table, ids):
+    return {"x": F.embedding(ids, table) * math.sqrt(table.shape[1])}
+
+
+@rule("gemma.qkv")
+def gemma_qkv(x, gamma, wq, wk, wv, cos, sin, eps):
+    return qkv(x, 1 + gamma, wq, wk, wv, cos, sin, eps)
+
+
+@rule("gemma.mlp")
+def gemma_mlp(x, gamma_before, gate, up, down, gamma_after, eps):
+    n = rms(x, 1 + gamma_before, eps)
+    y = F.linear(F.gelu(F.linear(n, gate), approximate="tanh") * F.linear(n, up), down)
+    return {"out": x + rms(y, 1 + gamma_after, eps)}
+
+
+@rule("gemma.layer")
+def _(x, gamma1, wq, wk, wv, wo, gamma2, gamma3, gate, up, down, gamma4, cos, sin, window, cap,
+      scale, eps):
+    parts = gemma_qkv(x, gamma1, wq, wk, wv, cos, sin, eps)
+    o = attend(parts["q"], parts["k"], parts["v"], 2 * cos.shape[1], cos.shape[0],
+               window=int(window), cap=cap, scale=scale)
+    h = x + rms(F.linear(o, wo), 1 + gamma2, eps)
+    return gemma_mlp(h, gamma3, gate, up, down, gamma4, eps)
+
+
+@rule("parallel.layer")
+def _(x, gamma, wq, wk, wv, wo, gate, up, down, cos, sin, eps):
+    attention = _attention_half(x, qkv(x, gamma, wq, wk, wv, cos, sin, eps), wo, cos)
+    return {"out": attention + mlp(x, gamma, gate, up, down, eps)["out"] - x}
+
+
+@rule("expert.expert")
+def _(x, p, gate, up, down):
+    y = F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+    return {"out": p[:, None] * y}
+
+
+@rule("embedding.embedding")
+def _(table, ids):
+    return {"x": F.embedding(ids, table)}
+
+
+@rule("embedding.embedding_grad")
+def _(dx, ids, table):
+    return {"dtable": torch.zeros_like(table).index_add(0, ids, dx)}
+
+
+# ---- head.coda ----
+
+@rule("head.logits")
+def _(h, gamma, w, eps):
+    return {"z": F.linear(rms(h, gamma, eps), w)}
+
+
+def _loss(z, target, ignore_index, reduction="mean"):
+    return F.cross_entropy(z, target, ignore_index=int(ignore_index), reduction=reduction)
+
+
+@rule("head.head")
+def _(h, gamma, w, target, ignore_index, eps):
+    z = F.linear(rms(h, gamma, eps), w)
+    return {"loss": _loss(z, target, ignore_index), "lse": z.logsumexp(-1)}
+
+
+@rule("head.head_rows")
+def _(h, gamma, w, target, ignore_index, eps):
+    return {"loss": _loss(F.linear(rms(h, gamma, eps), w), target, ignore_index, "none")}
+
+
+@rule("head.head_sum")
+def _(h, gamma, w, target, ignore_index, eps):
+    return {"loss": _loss(F.linear(rms(h, gamma, eps), w), target, ignore_index, "sum")}
+
+
+@rule("head.head_softcap")
+def _(h, gamma, w, target, cap, ignore_index, eps):
+    z = cap * torch.tanh(F.linear(rms(h, 1 + gamma, eps), w) / cap)
+    return {"loss": _loss(z, target, ignore_index)}
+
+
+@rule("head.head_full")
+def _(h, gamma, w, bias, target, class_weight, token_weight, cap, smoothing, z_loss, ignore_index,
+      eps):
+    z = cap * torch.tanh(F.linear(rms(h, gamma, eps), w, bias) / cap)
+    counted = target != ignore_index
+    rows = F.cross_entropy(z, target, class_weight, ignore_index=int(ignore_index),
+                           label_smoothing=float(smoothing), reduction="none")
+    rows = token_weight * (rows + torch.where(counted, z_loss * z.logsumexp(-1) ** 2, 0.0))
+    weight = torch.where(counted, token_weight * class_weight[target.clamp(min=0)], 0.0)
+    return {"rows": rows, "total": rows.sum(), "mean": rows.sum() / weight.sum(),
+            "invalid": torch.tensor(0)}
+
+
+# ---- adamw.coda, grad_norm.coda ----
+
+@rule("adamw.adamw")
+def adamw(param, grad, m, v, lr, beta1, beta2, eps, weight_decay, bias1, bias2, grad_scale):
+    grad = grad * grad_scale
+    m, v = m.lerp(grad, 1 - beta1), v * beta2 + (1 - beta2) * grad * grad
+    param = param * (1 - lr * weight_decay) - lr / bias1 * m / (v.sqrt() / math.sqrt(bias2) + eps)
+    return {"new_param": param, "new_m": m, "new_v": v}
+
+
+@rule("adamw.adamw_master")
+def _(master, **others):
+    results = adamw(master, **others)
+    return {**results, "new_master": results["new_param"]}
+
+
+@rule("grad_norm.square_sums")
+def _(grad):
+    return {"ss": block_sum((grad * grad).sum(1), 0)}
+
+
+@rule("grad_norm.clip")
+def _(ss, limit):
+    norm = ss.sum().sqrt()
+    return {"norm": norm, "grad_scale": torch.clamp(limit / (norm + 1e-6), max=1.0)}
+
+
+@rule("grad_norm.grad_norm")
+def _(grad):
+    return {"norm": torch.linalg.norm(grad)}
