@@ -10,9 +10,11 @@
 
 namespace coda {
 
-// Sizes of every name of the program from the tensors bound to its parameters (and results, where given), starting from `given`.
-// A tensor has one axis for each dim, or one for each factor of a dim. An inconsistency is a ProgramError that names both tensors and both
-// sizes; a name that nothing determines is one that says how to give it. Also checks dtype and rank, and the pieces of splits and joins.
+// Sizes of every name of the program from the tensors bound to its parameters (and results, where
+// given), starting from `given`. A tensor has one axis for each dim, or one for each factor of a
+// dim. An inconsistency is a ProgramError that names both tensors and both sizes; a name that
+// nothing determines is one that says how to give it. Also checks dtype and rank, and the pieces of
+// splits and joins.
 Sizes bind(const Program& program, std::span<const Tensor> params,
            std::span<const Tensor> results = {}, const Sizes& given = {});
 

@@ -3,6 +3,55 @@
 //
 // Only check() makes a Checked, so no later stage validates again. The six rules are those of
 // docs/language.md, "One kernel".
+//
+// What a backend may rely on, beside what the types below say. "Input": a parameter, seen through
+// casts, splits and `as` only. "Tile value": computed from an accumulator.
+//
+// Every space
+// - `nodes` is in topological order and holds all that `results` need, except products, the adds
+// that sum them, and what only their operands
+//   read. A node may be in several spaces; a result is in exactly one.
+// - Row r is the flat index over `rows`; row_inner() turns it into coordinates of any value's row
+// factors. Factors that one `as`
+//   merges have one role.
+// - A split of a row factor is a range of an input. A join of row factors is a result, and its
+// pieces are inputs.
+//
+// Gemm
+// - An operand's factors are free or contracted, each in storage order; the two may interleave, and
+// the contracted factors of the right
+//   operand may come in another order than attr.axis (pack what is no matrix). Every term of a
+//   space has its rows × columns, in order; left is the operand that gives the rows, even where the
+//   text has it on the right.
+// - Tile values have row and column factors only. The first column factor is the leading one, those
+// after it are its head. Reductions,
+//   spreads, splits and joins of tile values act inside heads, so a tile of whole heads holds all
+//   that they need. Beside these: split and join of the leading factor (packed weights: pieces of
+//   one split never meet in a map, and all pieces of a join are tile values); pick along all
+//   columns, whose result has no column factor and only maps lead from it to results.
+// - Block reductions of tile values: along all rows, along all columns, or inside a head; at most
+// kMaxTileBlock elements a block.
+// - At most kMaxPaired accumulators a space. Spaces of one program have an operand in common,
+// contracted over the same factors.
+// - Values without accumulators may be reduced over local factors: finished statistics. A result
+// without accumulators has row and
+//   column factors only; where it lacks the columns (rows), any tile of a row (column) stores it.
+// - gather: the table is a parameter, its first dimension local.
+//
+// Stream
+// - Every row stands alone, with all its columns and local factors at hand; `columns` are those of
+// the widest value. Only these look at
+//   several rows: block reductions along the last row factors (blocks restart where the factors
+//   before advance), and split and join of rows as above.
+// - Values without a row factor are the same in every row.
+// - Rows may be empty: then the columns are independent of each other wherever no node reads a
+// column factor whole.
+// - An input may be reduced, block-reduced or picked along a factor that is nowhere else: local.
+// - scatter_sum is the only node of its program: its rows are the new axis, the dimensions of the
+// ids are local.
+//
+// Opaque: no spaces. The operands of the one node are parameters or constants; results are stored
+// as they are.
 #pragma once
 
 #include <memory>
@@ -45,6 +94,9 @@ struct Accumulator {
   std::vector<Term> terms;
 };
 
+inline constexpr std::int64_t kMaxTileBlock = 256;  // elements of a block of a tile's values
+inline constexpr std::size_t kMaxPaired = 4;        // accumulators on chip together
+
 // One output space, rows × columns, and what is computed on it. Side-by-side and stacked products
 // are several spaces of one kernel, paired products several accumulators of one space. A stream has
 // spaces without accumulators.
@@ -62,15 +114,21 @@ class Checked {
   const Program& program() const { return *program_; }
   KernelKind kind() const { return kind_; }
   std::span<const Space> spaces() const { return spaces_; }
-  // The role in space `s` of each factor of value `v`, in factors_of(type) order.
+  // The role in space `s` of each factor of value `v`, in factors_of(type) order; empty where the
+  // space does not evaluate v.
   const std::vector<Role>& roles(std::size_t s, Value v) const;
+  // For each factor of `v` that is a row: what stands inside it, so that its coordinate in row r is
+  // (r / extent(inner)) % extent(factor). For a factor blocks(X, n) of rows X: ((r / extent(inner))
+  // % extent(X)) / n. Empty Dims for the other factors.
+  const std::vector<Dim>& row_inner(std::size_t s, Value v) const;
 
  private:
   friend Checked check(const Program& program);
   std::shared_ptr<const Program> program_;
   KernelKind kind_ = KernelKind::stream;
   std::vector<Space> spaces_;
-  std::vector<std::vector<std::vector<Role>>> roles_;  // [space][value][factor]
+  std::vector<std::vector<std::vector<Role>>> roles_;     // [space][value][factor]
+  std::vector<std::vector<std::vector<Dim>>> row_inner_;  // [space][value][factor]
 };
 
 // Throws ProgramError with every broken rule: the statement, the types, the rule, the fix.
