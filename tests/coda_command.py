@@ -95,11 +95,11 @@ class Coda:
     def signature(self, file, name):
         return next(s for s in signatures((self.folder / file).read_text()) if s.name == name)
 
-    def run(self, file, name, inputs, sizes=None, backend="reference"):
+    def run(self, file, name, inputs, sizes=None, device="exact"):
         """Results by name. `inputs` are arrays and numbers by name."""
         signature = self.signature(file, name)
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            arguments = ["run", file, "--program", name, "--backend", backend]
+            arguments = ["run", file, "--program", name, "--device", device]
             for param in signature.params:
                 value = np.asarray(inputs[param.name], dtype=NUMPY[param.dtype])
                 if value.ndim == 0:

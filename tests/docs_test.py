@@ -1,0 +1,81 @@
+"""The examples of docs/: every ```coda fence checks, every ```console fence prints what it shows.
+
+  ```coda              parses and checks
+  ```coda NAME.coda    the same, and lies in the folder where the page's commands run
+  ```coda refused      is refused, with exactly the text of the ```error fence after it
+  ```console           `$ command` lines, each followed by its output
+
+`pytest tests/docs_test.py --update` writes the outputs into the pages.
+"""
+
+import re
+import subprocess
+
+import pytest
+
+from coda_command import ROOT
+
+PAGES = sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md", ROOT / "AGENTS.md"]
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.S | re.M)
+REFUSED = "example.coda"
+
+
+def run(command, folder):
+    result = subprocess.run(command, shell=True, cwd=folder, text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, timeout=60)
+    return result.returncode, result.stdout
+
+
+def commands(body):
+    """[(command, shown output)] of a console fence; a command goes on after a backslash."""
+    found = []
+    for line in body.splitlines(keepends=True):
+        if line.startswith("$ "):
+            found.append([line[2:], ""])
+        elif found and found[-1][0].endswith("\\\n"):
+            found[-1][0] += line
+        elif found:
+            found[-1][1] += line
+    return found
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.exists()], ids=lambda p: p.name)
+def test_examples_run_as_shown(page, binary, tmp_path, request):
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "coda").symlink_to(binary)
+    (tmp_path / "programs").symlink_to(ROOT / "programs")
+    text, wrong, refusal = page.read_text(), [], None
+
+    def expect(what, shown, got):
+        if shown != got:
+            wrong.append(f"{page.name}: {what}\n--- shown ---\n{shown}--- printed ---\n{got}")
+
+    def fence(match):
+        nonlocal refusal
+        language, info, body = match[1], match[2].strip(), match[3]
+        if language == "coda":
+            file = info if info.endswith(".coda") else REFUSED
+            (tmp_path / file).write_text(body)
+            code, output = run(f"build/coda check {file}", tmp_path)
+            refusal = output if info == "refused" else None
+            if info == "refused" and code != 1:
+                wrong.append(f"{page.name}: not refused:\n{body}{output}")
+            if info != "refused" and code != 0:
+                wrong.append(f"{page.name}: refused:\n{body}{output}")
+        elif language == "error":
+            expect("the refusal", body, refusal)
+            return f"```error\n{refusal}```"
+        elif language == "console":
+            new = ""
+            for command, shown in commands(body):
+                _, output = run(command, tmp_path)
+                expect(f"$ {command}", shown, output)
+                new += f"$ {command}{output}"
+            return f"```console{match[2]}\n{new}```"
+        return match[0]
+
+    updated = FENCE.sub(fence, text)
+    if request.config.getoption("--update"):
+        page.write_text(updated)
+        wrong = [w for w in wrong if "refused" in w]
+    assert not wrong, "\n\n".join(wrong)
