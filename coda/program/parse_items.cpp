@@ -1,0 +1,455 @@
+// coda/program/parse_items.cpp: the version line, use, def, program, block and their statements;
+// comments and recovery.
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "coda/core/dtype.h"
+#include "coda/program/parser.h"
+#include "coda/program/text.h"
+
+namespace coda::ast {
+namespace {
+
+constexpr auto kWords =
+    std::to_array<std::string_view>({"coda", "use", "def", "program", "block", "return", "as",
+                                     "pin", "true", "false", "inf", "nan"});
+constexpr auto kItems = std::to_array<std::string_view>({"use", "def", "program", "block"});
+
+const char* const kItemRule =
+    "a file holds `use`, `def`, `program` and `block` items; statements stand inside their braces";
+const char* const kProgramForm =
+    "a program is written `program name(x: bf16[M, K]) -> (y: bf16[M, N]) { … }`";
+
+std::string quoted(std::string_view text) {
+  return "`" + std::string(text) + "`";
+}
+
+}  // namespace
+
+bool is_reserved(std::string_view name) {
+  return std::ranges::find(kWords, name) != kWords.end() || dtype_from(name).has_value();
+}
+
+File parse_syntax(const Source& source, std::vector<Diagnostic>& diagnostics) {
+  Lexed lexed = lex(source, diagnostics);
+  return Parser(source, std::move(lexed), diagnostics).file();
+}
+
+File Parser::file() {
+  File file;
+  try {
+    version(file);
+  } catch (Skip) {
+    skip_item();
+  }
+  while (token().kind != TokenKind::end) {
+    brackets_.clear();
+    depth_ = 0;
+    std::vector<Comment> leading = comments_before(at_);
+    const bool blank = blank_before(leading, token());
+    try {
+      Item next = item();
+      mark_dims(next);
+      next.leading.insert(next.leading.begin(), leading.begin(), leading.end());
+      next.blank_before = blank;
+      file.items.push_back(std::move(next));
+    } catch (Skip) {
+      skip_item();
+    }
+  }
+  file.closing = comments_before(at_);
+  return file;
+}
+
+void Parser::version(File& file) {
+  if (!is_name("coda") || token_at(at_ + 1).kind != TokenKind::number) return;
+  file.version_leading = comments_before(at_);
+  take();
+  const Token& number = take();
+  const auto [end, error] =
+      std::from_chars(number.text.data(), number.text.data() + number.text.size(), file.version);
+  const bool whole = error == std::errc() && end == number.text.data() + number.text.size();
+  if (!whole || file.version < 1 || file.version > kLanguageVersion) {
+    const std::string known = std::to_string(kLanguageVersion);
+    report(
+        number.span,
+        "this coda does not know version " + std::string(number.text) + " of the language",
+        "the first line names the version of the language: `coda " + known + "` is the newest here",
+        "write `coda " + known + "`, or use a newer coda");
+    file.version = kLanguageVersion;
+  }
+  if (!ended()) {
+    fail(token(), "the version line goes on with " + found(), "the version stands on its own line",
+         "begin a new line after `coda " + std::to_string(kLanguageVersion) + "`");
+  }
+  file.version_trailing = trailing_comment();
+}
+
+Item Parser::item() {
+  const Token& first = token();
+  if (first.kind == TokenKind::bad) throw Skip();
+  Item item;
+  if (is_name("use")) {
+    use(item);
+  } else if (is_name("def")) {
+    def(item);
+  } else if (is_name("program") || is_name("block")) {
+    program(item);
+  } else if (is_name("coda")) {
+    fail(first, "the version line does not come first", "`coda 1` is the first line of a file",
+         "move it to the top, or remove it");
+  } else if (is("}")) {
+    fail(first, "this `}` closes nothing", kItemRule, "remove it");
+  } else if (begins_statement(at_)) {
+    fail(first, "the statement stands outside any program", kItemRule,
+         "put it inside the braces of a program, block or def");
+  } else {
+    const std::string near =
+        nearest(first.text, std::vector<std::string>(kItems.begin(), kItems.end()));
+    fail(first, "expected `use`, `def`, `program` or `block`, found " + shown(first), kItemRule,
+         first.kind == TokenKind::name && !near.empty() ? "did you mean " + quoted(near) + "?"
+                                                        : "begin an item here, or remove this");
+  }
+  return item;
+}
+
+void Parser::use(Item& item) {
+  item.kind = Item::Kind::use;
+  take();
+  if (ended() || token().kind != TokenKind::string) {
+    fail(token(), "`use` needs a file name in quotes, but there is " + found(),
+         "`use \"prelude.coda\"` brings in the defs, programs and blocks of a file",
+         "write the name in double quotes");
+  }
+  item.span = token().span;
+  item.name = std::string(take().text);
+  if (!ended()) {
+    fail(token(), "`use` goes on with " + found(), "each `use` stands on its own line",
+         "begin a new line after the file name");
+  }
+  item.trailing = trailing_comment();
+}
+
+void Parser::def(Item& item) {
+  item.kind = Item::Kind::def;
+  take();
+  item.span = token().span;
+  item.name = new_name("the def");
+  item.params = parameters(item, Item::Kind::def, "parameter");
+  if (is("{")) return body(item);
+  if (is("->")) {
+    fail(token(), "a def declares no results", "a def gives what its expression or `return` gives",
+         "write `def f(x) = expression`, or return the values in braces");
+  }
+  if (!accept("=")) {
+    fail(token(), "expected `=` or `{` after the def's parameters, found " + found(),
+         "a def is written `def f(x, g: [D]) = expression` or `def f(x) { …; return a, b }` on "
+         "several lines",
+         "write `=` and the expression");
+  }
+  item.is_expression = true;
+  Statement result{.kind = Statement::Kind::returns,
+                   .targets = {},
+                   .values = {},
+                   .leading = {},
+                   .trailing = {},
+                   .span = {}};
+  result.span = token().span;
+  result.values.push_back(expression());
+  if (!ended()) {
+    fail(token(), "the def goes on with " + found(), "a newline ends a def's expression",
+         "add the missing operator or comma, or begin a new line");
+  }
+  result.span.end = lexed_.tokens[at_ - 1].span.end;
+  const std::vector<Comment> inner = comments_before(at_ - 1);
+  item.leading.insert(item.leading.end(), inner.begin(), inner.end());
+  item.trailing = trailing_comment();
+  item.body.push_back(std::move(result));
+}
+
+void Parser::program(Item& item) {
+  item.kind = is_name("program") ? Item::Kind::program : Item::Kind::block;
+  const std::string what = "the " + std::string(take().text);
+  item.span = token().span;
+  item.name = new_name(what);
+  item.params = parameters(item, item.kind, "parameter");
+  if (!accept("->")) {
+    fail(token(), "expected `->` and the results, found " + found(), kProgramForm,
+         "declare the results: `-> (y: bf16[M, N])`");
+  }
+  item.results = parameters(item, item.kind, "result");
+  if (!is("{")) {
+    fail(token(), "expected `{` and the statements of " + quoted(item.name) + ", found " + found(),
+         kProgramForm, "open the body with `{`");
+  }
+  body(item);
+}
+
+std::vector<Parameter> Parser::parameters(Item& item, Item::Kind kind, std::string_view what) {
+  if (!is("(")) {
+    fail(
+        token(),
+        "expected `(` and the " + std::string(what) + "s of " + quoted(item.name) + ", found " +
+            found(),
+        kind == Item::Kind::def ? "a def is written `def f(x, g: [D]) = expression`" : kProgramForm,
+        "write them in parentheses, `()` where there are none");
+  }
+  const std::vector<Comment> before = comments_before(at_);
+  item.leading.insert(item.leading.end(), before.begin(), before.end());
+  open("(");
+  std::vector<Parameter> list;
+  while (!is(")")) {
+    std::vector<Comment> leading = comments_before(at_);
+    const std::size_t begin = at_;
+    Parameter next;
+    try {
+      next = parameter(kind, what);
+      if (!is(")") && !is(",")) {
+        fail(token(),
+             "expected `,` or `)` after the " + std::string(what) + " " + quoted(next.name) +
+                 ", found " + found(),
+             std::string(what) + "s are separated by `,`", "add the missing `,` or `)`");
+      }
+    } catch (Skip) {
+      // To the comma or bracket that ends this parameter; past a brace or arrow there is none.
+      brackets_.resize(1);
+      depth_ = 0;
+      item.complete = false;
+      int nested = 0;
+      at_ = std::max(at_, begin);
+      while (token().kind != TokenKind::end && !is("{") && !is("->") && !begins_item(at_)) {
+        if (nested <= 0 && (is(",") || is(")"))) break;
+        if (is("(") || is("[")) ++nested;
+        if (is(")") || is("]")) --nested;
+        take();
+      }
+      if (!is(",") && !is(")")) break;
+      next.name.clear();
+    }
+    std::vector<Comment> inner = comments_before(at_ - 1);
+    leading.insert(leading.end(), inner.begin(), inner.end());
+    next.leading = std::move(leading);
+    const bool more = accept(",");
+    if (const auto comment = trailing_comment()) next.trailing = comment;
+    if (!next.name.empty()) list.push_back(std::move(next));
+    if (!more) break;
+  }
+  const std::vector<Comment> after = comments_before(at_);
+  item.leading.insert(item.leading.end(), after.begin(), after.end());
+  if (is(")")) {
+    close(")");
+  } else if (item.complete) {
+    close(")");  // fails
+  } else {
+    brackets_.clear();
+  }
+  return list;
+}
+
+Parameter Parser::parameter(Item::Kind kind, std::string_view what) {
+  const bool is_def = kind == Item::Kind::def;
+  Parameter param;
+  const Token& first = token();
+  param.span = first.span;
+  param.name = new_name("the " + std::string(what));
+  if (accept(":")) {
+    if (is("+")) {
+      if (what != "result") {
+        fail(token(), "the parameter " + quoted(param.name) + " is marked `+`",
+             "only a result accumulates: `-> (dw: +f32[N, K])`", "remove the `+`");
+      }
+      take();
+      param.accumulate = true;
+    }
+    param.type = type(kind);
+  } else if (!is_def) {
+    fail(token(), "the " + std::string(what) + " " + quoted(param.name) + " has no type",
+         "every " + std::string(what) + " of a program or block has a type",
+         "write `" + param.name + ": bf16[M, N]`, or `" + param.name + ": f32` for a scalar");
+  }
+  if (is("=")) {
+    if (!is_def) {
+      fail(token(), "the " + std::string(what) + " " + quoted(param.name) + " has a default value",
+           "only a def's parameters have defaults",
+           "remove it, and give the value where it is called");
+    }
+    take();
+    param.default_value = expression();
+  }
+  param.span.end = lexed_.tokens[at_ - 1].span.end;
+  return param;
+}
+
+TypeExpr Parser::type(Item::Kind kind) {
+  TypeExpr type;
+  const Token& first = token();
+  type.span = first.span;
+  const bool is_def = kind == Item::Kind::def;
+  const char* const rule =
+      is_def ? "a def takes any dtype; its annotations name dimensions: `g: [D]`"
+             : "a type is a dtype and dimensions: `bf16[M, K]`, or `f32` for a scalar";
+  if (is_def && is_name("dim")) {
+    type.dtype = take().text;
+    return type;
+  }
+  if (first.kind == TokenKind::name && dtype_from(first.text)) {
+    if (is_def) {
+      fail(first, "the annotation names the dtype " + quoted(first.text), rule, "remove the dtype");
+    }
+    type.dtype = take().text;
+  } else if (!is_def || !is("[")) {
+    if (first.kind == TokenKind::bad) throw Skip();
+    std::vector<std::string> dtypes;
+    for (const char* name :
+         {"f32", "f64", "bf16", "f16", "f8e4m3", "f8e5m2", "i32", "i64", "u8", "bool"}) {
+      dtypes.emplace_back(name);
+    }
+    const std::string near = first.kind == TokenKind::name ? nearest(first.text, dtypes) : "";
+    fail(first, "expected a " + std::string(is_def ? "`[`" : "dtype") + ", found " + shown(first),
+         rule,
+         is_def         ? "write the dimensions in square brackets"
+         : near.empty() ? "use one of f32 f64 bf16 f16 f8e4m3 f8e5m2 i32 i64 u8 bool"
+                        : "did you mean " + quoted(near) + "?");
+  }
+  if (is("[")) {
+    type.has_dims = true;
+    type.dims = dims();
+  }
+  type.span.end = lexed_.tokens[at_ - 1].span.end;
+  return type;
+}
+
+std::string Parser::new_name(std::string_view what) {
+  const Token& name = token();
+  if (name.kind == TokenKind::bad) throw Skip();
+  if (name.kind != TokenKind::name) {
+    fail(name, "expected the name of " + std::string(what) + ", found " + shown(name),
+         "a name is letters, digits and `_`, and does not start with a digit", "write a name here");
+  }
+  if (is_reserved(name.text)) {
+    fail(name, quoted(name.text) + " cannot be the name of " + std::string(what),
+         quoted(name.text) + " is a word of the language", "choose another name");
+  }
+  take();
+  return std::string(name.text);
+}
+
+void Parser::body(Item& item) {
+  const std::vector<Comment> inner = comments_before(at_);
+  item.leading.insert(item.leading.end(), inner.begin(), inner.end());
+  const Span opened = token().span;
+  take();  // the brace: newlines matter inside, so it is no bracket
+  item.trailing = trailing_comment();
+  while (!is("}")) {
+    if (token().kind == TokenKind::end || begins_item(at_)) {
+      report(token().span, "the body of " + quoted(item.name) + " has no closing `}`",
+             "the `{` of " + std::to_string(opened.line) + ":" + std::to_string(opened.column) +
+                 " is closed by a `}`",
+             "add `}` after the last statement");
+      item.complete = false;
+      return;
+    }
+    std::vector<Comment> leading = comments_before(at_);
+    const std::size_t begin = at_;
+    Statement next;
+    next.blank_before = blank_before(leading, token());
+    try {
+      brackets_.clear();
+      depth_ = 0;
+      name_statement(next);
+      Statement parsed = statement(item);
+      next.kind = parsed.kind;
+      next.targets = std::move(parsed.targets);
+      next.values = std::move(parsed.values);
+      next.span = parsed.span;
+    } catch (Skip) {
+      item.complete = false;
+      skip_statement(begin);
+      // Its names exist, so that uses of them are no further errors.
+      if (next.targets.empty()) continue;
+    }
+    const std::vector<Comment> within = at_ > 0 ? comments_before(at_ - 1) : std::vector<Comment>();
+    leading.insert(leading.end(), within.begin(), within.end());
+    next.leading = std::move(leading);
+    next.trailing = trailing_comment();
+    item.body.push_back(std::move(next));
+  }
+  item.closing = comments_before(at_);
+  take();
+  if (const auto comment = trailing_comment()) item.closing.push_back(*comment);
+}
+
+// The targets alone, without taking them: what a statement that fails still defines.
+void Parser::name_statement(Statement& statement) {
+  statement.span = token().span;
+  if (!begins_statement(at_)) return;
+  std::size_t at = at_;
+  for (; token_at(at).kind == TokenKind::name; at += 2) {
+    if (token_at(at).text == "return") return;
+    statement.targets.push_back({std::string(token_at(at).text), token_at(at).span});
+    if (token_at(at + 1).text != ",") break;
+  }
+  if (token_at(at + 1).text == "+=") statement.kind = Statement::Kind::accumulate;
+}
+
+Statement Parser::statement(Item& item) {
+  const Token& first = token();
+  Statement statement;
+  statement.span = first.span;
+  if (first.kind == TokenKind::bad) throw Skip();
+  if (is_name("return")) {
+    if (item.kind != Item::Kind::def) {
+      fail(first, "`return` stands in a program or block",
+           "only a def returns; a program assigns its results",
+           "assign the declared result by its name: `y = …`");
+    }
+    take();
+    statement.kind = Statement::Kind::returns;
+    statement.values.push_back(expression());
+    while (!ended() && accept(",")) statement.values.push_back(expression());
+  } else {
+    if (first.kind != TokenKind::name) {
+      fail(first, "a statement cannot begin with " + shown(first),
+           first.kind == TokenKind::symbol &&
+                   std::string_view("+-*/@<>").find(first.text[0]) != std::string_view::npos
+               ? "a newline ends a statement, but for one inside parentheses"
+               : "a statement is `name = expression`",
+           "put an expression of several lines in parentheses, or write `name = …`");
+    }
+    do {
+      statement.targets.push_back({std::string(token().text), token().span});
+      if (token().text == "_") {
+        take();
+      } else {
+        new_name("a value");
+      }
+    } while (!ended() && accept(","));
+    if (!ended() && is(":")) {
+      fail(token(), "the statement declares a type",
+           "types of values are inferred; only parameters and results declare one",
+           "write `" + statement.targets[0].name +
+               " = …`, with a cast `bf16(…)` where one is meant");
+    }
+    if (!ended() && accept("+=")) {
+      statement.kind = Statement::Kind::accumulate;
+    } else if (ended() || !accept("=")) {
+      const bool is_call = !ended() && is("(");
+      fail(token(),
+           "expected `=` after " + quoted(statement.targets.back().name) + ", found " + found(),
+           "a statement is `name = expression`; a call has no effect but its values",
+           is_call ? "write `y = " + statement.targets.back().name + "(…)`"
+                   : "write `=` and the expression");
+    }
+    statement.values.push_back(expression());
+  }
+  if (!ended() && !is("}")) {
+    if (token().kind == TokenKind::bad) throw Skip();
+    fail(token(), "the expression is followed by " + found(), "a newline ends a statement",
+         "add the missing operator, or begin a new line");
+  }
+  statement.span.end = lexed_.tokens[at_ - 1].span.end;
+  return statement;
+}
+
+}  // namespace coda::ast
