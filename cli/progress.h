@@ -1,0 +1,43 @@
+// cli/progress.h: a line that says how far a long job is: rewritten in place on a terminal, a new
+// line every few seconds elsewhere.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace coda {
+
+class Progress {
+ public:
+  // `stream` is stdout or stderr.
+  explicit Progress(std::FILE* stream);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Shows the line if it is time to.
+  void show(const std::string& line);
+  // Shows it now, and leaves it.
+  void finish(const std::string& line);
+
+ private:
+  void write(const std::string& line);
+
+  std::FILE* stream_;
+  bool terminal_;
+  std::size_t width_ = 0;  // of the line on the terminal
+  std::chrono::steady_clock::time_point next_;
+};
+
+// "1:05", "12 s"
+std::string duration_text(double seconds);
+// "4.3 MB", "812 KB"
+std::string bytes_text(double bytes);
+// "1,234,567"
+std::string count_text(std::int64_t count);
+// A byte of generated text as it may go to a terminal: no control characters but newline and tab.
+char printable(char byte);
+
+}  // namespace coda

@@ -1,0 +1,324 @@
+// cli/train.cpp: `coda train`: a small Llama-style model learns a text, byte by byte.
+#include <csignal>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "coda/core/error.h"
+#include "coda/core/flags.h"
+#include "coda/cpu/cpu.h"
+#include "coda/model/generate.h"
+#include "coda/model/trainer.h"
+#include "coda/rewrite/ledger.h"
+#include "coda/rewrite/partition.h"
+
+namespace coda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kMinutes = 2.2;       // of training, where nothing else is said
+constexpr double kQuickMinutes = 0.4;  // with --quick
+constexpr std::int64_t kSteps = 3000;  // a fast machine stops here
+constexpr std::int64_t kQuickSteps = 600;
+constexpr std::int64_t kSampleBytes = 400;
+
+struct Arguments {
+  std::string data, output = "coda-model";
+  bool quick = false, json = false, profile = false;
+  std::optional<std::int64_t> steps;
+  std::optional<double> minutes;
+  std::int64_t layers = 4, width = 128, heads = 4, key_heads = 2, length = 128, sequences = 16;
+  double rate = 4e-3;
+  std::uint64_t seed = 1;
+  int threads = 0;
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// The first Ctrl-C asks the loop to stop, the second kills the process.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupted = 0;
+    std::signal(SIGINT, [](int) {
+      interrupted = 1;
+      std::signal(SIGINT, SIG_DFL);
+    });
+  }
+  ~InterruptGuard() { std::signal(SIGINT, SIG_DFL); }
+};
+
+ModelConfig config_of(const Arguments& a) {
+  ModelConfig config;
+  config.layers = a.layers;
+  config.width = a.width;
+  config.heads = a.heads;
+  config.key_heads = a.key_heads;
+  config.context = a.length;
+  if (a.width % (2 * a.heads) != 0) {
+    throw ProgramError("--width " + std::to_string(a.width) + " cannot be cut into --heads " +
+                           std::to_string(a.heads) + " of an even size",
+                       "make the width a multiple of twice the heads");
+  }
+  config.head_width = a.width / a.heads;
+  config.hidden = (a.width * 8 / 3 + 31) / 32 * 32;
+  require_valid(config);
+  return config;
+}
+
+nlohmann::json cost_json(const Ledger& ledger) {
+  return {{"kernels", ledger.steps.size()},
+          {"bytes_read", ledger.total.bytes_read},
+          {"bytes_written", ledger.total.bytes_written},
+          {"flops", ledger.total.flops}};
+}
+
+// What `coda train` says while it works: to stdout, or beside the JSON to stderr.
+class Session {
+ public:
+  explicit Session(const Arguments& arguments)
+      : a_(arguments), out_(arguments.json ? stderr : stdout) {}
+
+  int run();
+
+ private:
+  void describe(const Corpus& corpus);
+  void show_ledger();
+  void choose_steps();
+  void train();
+  void show_profile(const Timings& timings);
+  std::string sample();
+
+  const Arguments& a_;
+  std::FILE* out_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Trainer> trainer_;
+  nlohmann::json report_;
+};
+
+void Session::describe(const Corpus& corpus) {
+  const ModelConfig& config = trainer_->model().config();
+  std::fprintf(out_,
+               "Training a Llama-style model of %s parameters on %s, byte by byte.\n"
+               "  text     %s bytes, the last %s of them held out\n"
+               "  model    %lld layers, width %lld, %lld query heads and %lld key heads of %lld, "
+               "MLP %lld\n"
+               "  batch    %lld sequences of %lld bytes, %d threads\n"
+               "Every operator but attention is CODA text (programs/llama.coda, head.coda, "
+               "adamw.coda, …):\ndifferentiated, cut into kernels and run by the CPU backend.\n\n",
+               count_text(config.parameters()).c_str(), corpus.path().c_str(),
+               count_text(corpus.bytes()).c_str(), count_text(corpus.held_out_bytes()).c_str(),
+               static_cast<long long>(config.layers), static_cast<long long>(config.width),
+               static_cast<long long>(config.heads), static_cast<long long>(config.key_heads),
+               static_cast<long long>(config.head_width), static_cast<long long>(config.hidden),
+               static_cast<long long>(a_.sequences), static_cast<long long>(a_.length),
+               a_.threads > 0 ? a_.threads : flags::threads());
+  std::fflush(out_);
+  report_["data"] = {{"file", corpus.path()},
+                     {"bytes", corpus.bytes()},
+                     {"held_out_bytes", corpus.held_out_bytes()}};
+  report_["model"] = nlohmann::json::parse(to_json(config));
+  report_["parameters"] = config.parameters();
+}
+
+void Session::show_ledger() {
+  const Model& model = trainer_->model();
+  const Training& layer = model.layer();
+  const auto both = [&](auto&& cut) {
+    Ledger sum = ledger(cut(layer.forward), model.sizes());
+    const Ledger backward = ledger(cut(layer.backward), model.sizes());
+    sum.steps.insert(sum.steps.end(), backward.steps.begin(), backward.steps.end());
+    sum.total.bytes_read += backward.total.bytes_read;
+    sum.total.bytes_written += backward.total.bytes_written;
+    sum.total.flops += backward.total.flops;
+    return sum;
+  };
+  const Ledger fused = both([](const Program& p) { return rewrite(p).schedule; });
+  const Ledger naive = both([](const Program& p) { return unfused(p); });
+  std::fprintf(out_,
+               "One layer, forward and backward, for one batch:\n"
+               "             kernels        read     written       total\n");
+  const auto line = [&](const char* name, const Ledger& l) {
+    const auto read = static_cast<double>(l.total.bytes_read);
+    const auto written = static_cast<double>(l.total.bytes_written);
+    std::fprintf(out_, "  %-9s %8zu %11s %11s %11s\n", name, l.steps.size(),
+                 bytes_text(read).c_str(), bytes_text(written).c_str(),
+                 bytes_text(read + written).c_str());
+    return read + written;
+  };
+  const double before = line("unfused", naive);
+  const double after = line("fused", fused);
+  std::fprintf(out_, "  fused kernels move %.0f %% of the bytes\n\n", 100 * after / before);
+  std::fflush(out_);
+  report_["ledger"] = {{"unfused", cost_json(naive)}, {"fused", cost_json(fused)}};
+}
+
+void Session::choose_steps() {
+  if (a_.steps) return;
+  const double minutes = a_.minutes.value_or(a_.quick ? kQuickMinutes : kMinutes);
+  const double step = trainer_->calibrate();
+  auto steps = static_cast<std::int64_t>(minutes * 60 / step);
+  if (!a_.minutes) steps = std::min(steps, a_.quick ? kQuickSteps : kSteps);
+  trainer_->set_steps(std::max<std::int64_t>(steps, 1));
+}
+
+void Session::train() {
+  const InterruptGuard guard;
+  Progress progress(out_);
+  const auto start = Clock::now();
+  double smooth = 0;
+  std::string line;
+  while (trainer_->done() < trainer_->steps() && interrupted == 0) {
+    const Trainer::Report step = trainer_->step();
+    smooth = trainer_->done() == 1 ? step.loss : 0.95 * smooth + 0.05 * step.loss;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const auto done = static_cast<double>(trainer_->done());
+    const double rate = done * static_cast<double>(trainer_->tokens_per_step()) / seconds;
+    const double left = seconds / done * (static_cast<double>(trainer_->steps()) - done);
+    char text[128];
+    std::snprintf(text, sizeof text, "step %lld/%lld  loss %.3f  %s bytes/s  %s left",
+                  static_cast<long long>(trainer_->done()),
+                  static_cast<long long>(trainer_->steps()), smooth,
+                  count_text(std::llround(rate)).c_str(), duration_text(left).c_str());
+    line = text;
+    progress.show(line);
+    report_["tokens_per_second"] = rate;
+    report_["seconds"] = seconds;
+  }
+  progress.finish(line);
+  if (interrupted != 0) std::fprintf(out_, "Stopped by Ctrl-C after this step.\n");
+  report_["steps"] = trainer_->done();
+  report_["loss"] = smooth;
+  report_["interrupted"] = interrupted != 0;
+}
+
+void Session::show_profile(const Timings& timings) {
+  std::vector<std::pair<double, std::string>> order;
+  double total = 0;
+  for (const auto& [name, seconds] : timings) {
+    order.emplace_back(seconds, name);
+    total += seconds;
+  }
+  std::ranges::sort(order, std::greater());
+  std::fprintf(out_, "\nWhere the time of a step goes, by kernel:\n");
+  for (const auto& [seconds, name] : order) {
+    if (seconds < 0.004 * total) break;
+    std::fprintf(out_, "  %5.1f %%  %s\n", 100 * seconds / total, name.c_str());
+    report_["profile"][name] = seconds / total;
+  }
+}
+
+std::string Session::sample() {
+  std::string text;
+  Reader reader(trainer_->model().config(), trainer_->model().parameters(), *backend_);
+  SamplingOptions options;
+  options.seed = a_.seed;
+  generate(reader, "\n", kSampleBytes, options, [&](char byte) {
+    text.push_back(byte);
+    std::fputc(printable(byte), out_);
+    std::fflush(out_);
+    return true;
+  });
+  std::fputc('\n', out_);
+  return text;
+}
+
+int Session::run() {
+  TrainerOptions options;
+  options.sequences = a_.sequences;
+  options.steps = a_.steps.value_or(1);
+  options.seed = a_.seed;
+  options.optimizer.rate = a_.rate;
+  const ModelConfig config = config_of(a_);
+  const Corpus corpus(a_.data, a_.length);
+  cpu::Options cpu;
+  cpu.threads = a_.threads;
+  backend_ = cpu::backend(cpu);
+  trainer_ = std::make_unique<Trainer>(config, options, corpus, *backend_);
+  describe(corpus);
+  show_ledger();
+  choose_steps();
+
+  const double before = trainer_->held_out_loss();
+  std::fprintf(out_, "Held-out loss before: %.3f nats a byte (guessing evenly: %.3f)\n", before,
+               std::log(static_cast<double>(config.vocabulary)));
+  Timings timings;
+  if (a_.profile) trainer_->time_into(&timings);
+  train();
+  trainer_->time_into(nullptr);
+  const double after = trainer_->held_out_loss();
+  std::fprintf(out_, "Held-out loss after:  %.3f nats a byte (%.2f bits)\n", after,
+               after / std::log(2.0));
+  report_["held_out_loss"] = {{"before", before}, {"after", after}};
+  save_model(a_.output, config, trainer_->model().parameters());
+  std::fprintf(out_, "Saved to %s; more text: coda generate --model %s\n\nA sample:\n\n",
+               a_.output.c_str(), a_.output.c_str());
+  report_["output"] = a_.output;
+  report_["sample"] = sample();
+  if (a_.profile) show_profile(timings);
+  if (a_.json) {
+    constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+    std::printf("%s\n", report_.dump(2, ' ', false, kReplace).c_str());
+  }
+  return report_["interrupted"].get<bool>() ? kInterrupted : kOk;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  Arguments& a = *arguments;
+  CLI::App* command =
+      app.add_subcommand("train", "Train a small Llama-style model on a text, byte by byte");
+  command->add_option("--data", a.data, "The text to learn")->required();
+  command->add_option("--output", a.output, "The folder for the trained model")
+      ->capture_default_str();
+  command->add_flag("--quick", a.quick, "The same job in half a minute");
+  command->add_option("--steps", a.steps, "Steps (default: what fits the time)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--minutes", a.minutes, "Time to train, fixed by a short calibration")
+      ->check(CLI::PositiveNumber)
+      ->excludes("--steps");
+  command->add_option("--layers", a.layers, "Layers")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--width", a.width, "Width of the residual stream")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--heads", a.heads, "Query heads")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--kv-heads", a.key_heads, "Key and value heads")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seq", a.length, "Bytes of a sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--batch", a.sequences, "Sequences of a batch")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--lr", a.rate, "The highest learning rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seed", a.seed, "Of the weights, the batches and the sample")
+      ->capture_default_str();
+  command->add_option("--threads", a.threads, "Threads (default: CODA_THREADS, or all cores)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--profile", a.profile, "Also say where the time goes, by kernel");
+  command->add_flag("--json", a.json, "Report as JSON; what people read goes to stderr");
+  command->footer("Example: coda train --data my.txt --quick --output my-model");
+  command->callback([arguments] {
+    const int code = Session(*arguments).run();
+    if (code != kOk) throw CLI::RuntimeError(code);
+  });
+}
+
+}  // namespace coda

@@ -1,0 +1,68 @@
+// coda/model/blocks.cpp: from a text of programs/ to something that runs.
+#include "coda/model/blocks.h"
+
+#include "coda/check/bind.h"
+#include "coda/core/error.h"
+#include "coda/program/library.h"
+#include "coda/program/text.h"
+#include "coda/rewrite/ledger.h"
+#include "coda/rewrite/partition.h"
+#include "coda/rewrite/retype.h"
+
+namespace coda {
+namespace {
+
+Schedule schedule_of(const Program& program) {
+  return program.kind() == Program::Kind::block ? rewrite(program).schedule : as_schedule(program);
+}
+
+}  // namespace
+
+Program standard_program(std::string_view file, std::string_view name, DType dtype) {
+  const std::optional<std::string_view> text = embedded_program(file);
+  if (!text) throw InternalError("the library has no program file " + std::string(file));
+  const Program program = parse(*text, file).find(name);
+  return dtype == DType::bf16 ? program : retype(program, DType::bf16, dtype);
+}
+
+CompiledBlock::CompiledBlock(const Program& program, const Backend& backend, const Sizes& sizes)
+    : program_(program), executable_(schedule_of(program), backend, sizes) {}
+
+void CompiledBlock::run(const TensorMap& tensors, std::span<std::byte> scratch,
+                        Timings* timings) const {
+  const auto find = [&](const std::string& name) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      throw InternalError("no tensor `" + name + "` for " + program_.name());
+    }
+    return found->second;
+  };
+  std::vector<Tensor> params, results;
+  for (const Param& param : program_.params()) params.push_back(find(param.name));
+  for (const Result& result : program_.results()) results.push_back(find(result.name));
+  if (timings == nullptr) {
+    executable_.run(params, results, scratch);
+    return;
+  }
+  std::vector<Executable::Timing> steps;
+  executable_.run_timed(params, results, scratch, steps);
+  for (const Executable::Timing& step : steps) {
+    (*timings)[program_.name() + ": " + step.step] += step.seconds;
+  }
+}
+
+void Workspace::add_results(const Program& program, const Sizes& sizes, TensorMap& into) {
+  for (const Result& result : program.results()) {
+    if (into.contains(result.name)) continue;
+    memory_.emplace_back(result.type.dtype, shape_of(result.type, sizes));
+    into.emplace(result.name, memory_.back().tensor());
+  }
+}
+
+void Scratch::reserve(std::size_t bytes) {
+  if (bytes > memory_.bytes()) {
+    memory_ = OwnedTensor(DType::u8, {static_cast<std::int64_t>(bytes)});
+  }
+}
+
+}  // namespace coda

@@ -1,0 +1,162 @@
+// coda/model/parameters.cpp: the names and places of a model's weights, their start, their files.
+#include "coda/model/parameters.h"
+
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+
+#include "coda/core/error.h"
+#include "coda/core/file.h"
+#include "coda/core/safetensors.h"
+#include "coda/model/random.h"
+
+namespace coda {
+namespace {
+
+std::int64_t elements(const std::vector<std::int64_t>& shape) {
+  std::int64_t n = 1;
+  for (const std::int64_t extent : shape) n *= extent;
+  return n;
+}
+
+bool is_norm(const std::string& name) {
+  return name.find("norm.weight") != std::string::npos;
+}
+
+// Projections whose result is added to the residual stream.
+bool into_residual(const std::string& name) {
+  return name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
+}
+
+std::vector<ArenaLayout::Entry> tensors_of(const ModelConfig& c) {
+  const std::int64_t queries = c.heads * c.head_width, keys = c.key_heads * c.head_width;
+  std::vector<ArenaLayout::Entry> all;
+  all.push_back({"model.embed_tokens.weight", {c.vocabulary, c.width}});
+  for (std::int64_t i = 0; i < c.layers; ++i) {
+    all.push_back({layer_name(i, "input_layernorm.weight"), {c.width}});
+    all.push_back({layer_name(i, "self_attn.q_proj.weight"), {queries, c.width}});
+    all.push_back({layer_name(i, "self_attn.k_proj.weight"), {keys, c.width}});
+    all.push_back({layer_name(i, "self_attn.v_proj.weight"), {keys, c.width}});
+    all.push_back({layer_name(i, "self_attn.o_proj.weight"), {c.width, queries}});
+    all.push_back({layer_name(i, "post_attention_layernorm.weight"), {c.width}});
+    all.push_back({layer_name(i, "mlp.gate_proj.weight"), {c.hidden, c.width}});
+    all.push_back({layer_name(i, "mlp.up_proj.weight"), {c.hidden, c.width}});
+    all.push_back({layer_name(i, "mlp.down_proj.weight"), {c.width, c.hidden}});
+  }
+  all.push_back({"model.norm.weight", {c.width}});
+  if (c.embeddings == Embeddings::separate) {
+    all.push_back({"lm_head.weight", {c.vocabulary, c.width}});
+  }
+  return all;
+}
+
+std::string weights_path(const std::string& folder) {
+  return (std::filesystem::path(folder) / "model.safetensors").string();
+}
+
+std::string config_path(const std::string& folder) {
+  return (std::filesystem::path(folder) / "config.json").string();
+}
+
+}  // namespace
+
+std::string layer_name(std::int64_t layer, const std::string& what) {
+  return "model.layers." + std::to_string(layer) + "." + what;
+}
+
+ArenaLayout::ArenaLayout(const ModelConfig& config) {
+  constexpr std::int64_t kAlign = 16;  // elements: each tensor starts at a cache line
+  entries = tensors_of(config);
+  std::int64_t end = 0;
+  for (const bool norms : {false, true}) {
+    for (Entry& entry : entries) {
+      if (is_norm(entry.name) != norms) continue;
+      entry.offset = end;
+      end += (elements(entry.shape) + kAlign - 1) / kAlign * kAlign;
+    }
+    rows = (end + kArenaColumns - 1) / kArenaColumns;
+    end = rows * kArenaColumns;
+    if (!norms) decayed_rows = rows;
+  }
+}
+
+Arena::Arena(const ArenaLayout& layout, DType dtype)
+    : memory_(dtype, {layout.rows, kArenaColumns}) {
+  auto* base = memory_.as<std::byte>();
+  for (const ArenaLayout::Entry& entry : layout.entries) {
+    void* data = base + static_cast<std::size_t>(entry.offset) * size_of(dtype);
+    tensors_.emplace(entry.name, dense(data, dtype, entry.shape));
+  }
+}
+
+const Tensor& Arena::operator[](const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found != tensors_.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, tensor] : tensors_) names.push_back(known);
+  throw ProgramError("the model has no tensor `" + name + "`",
+                     "did you mean `" + nearest(name, names) + "`?");
+}
+
+Tensor Arena::rows(std::int64_t first, std::int64_t count) const {
+  const DType dtype = memory_.tensor().dtype;
+  auto* base = memory_.as<std::byte>();
+  return dense(base + static_cast<std::size_t>(first * kArenaColumns) * size_of(dtype), dtype,
+               {count, kArenaColumns});
+}
+
+void initialize(Arena& parameters, const ModelConfig& config, std::uint64_t seed) {
+  const ArenaLayout layout(config);
+  Random random(seed);
+  for (const ArenaLayout::Entry& entry : layout.entries) {
+    const Tensor& tensor = parameters[entry.name];
+    double deviation = 0.02;
+    if (into_residual(entry.name)) {
+      deviation /= std::sqrt(2.0 * static_cast<double>(config.layers));
+    }
+    const std::int64_t count = tensor.elements();
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double value = is_norm(entry.name) ? 1.0 : deviation * random.normal();
+      store(tensor.dtype, tensor.data, i, value);
+    }
+  }
+}
+
+void save_model(const std::string& folder, const ModelConfig& config, const Arena& parameters) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw ProgramError("the folder " + folder + " cannot be made: " + error.message(),
+                       "give a folder that you may write to");
+  }
+  write_safetensors(weights_path(folder), parameters.tensors(), {{"format", "pt"}});
+  write_file(config_path(folder), to_json(config));
+}
+
+ModelConfig load_config(const std::string& folder) {
+  return config_from_json(read_file(config_path(folder)), config_path(folder));
+}
+
+void load_parameters(const std::string& folder, Arena& parameters) {
+  const std::string path = weights_path(folder);
+  const Safetensors file = read_safetensors(path);
+  for (const auto& [name, tensor] : parameters.tensors()) {
+    const auto found = file.tensors.find(name);
+    if (found == file.tensors.end()) {
+      throw ProgramError(path + " has no tensor `" + name + "`",
+                         "give the folder of a model with these sizes");
+    }
+    const Tensor& saved = found->second.tensor();
+    if (saved.shape != tensor.shape || !is_float(saved.dtype)) {
+      throw ProgramError("`" + name + "` in " + path + " is " + to_string(saved) +
+                             ", but config.json makes it " + to_string(tensor),
+                         "give a folder whose two files belong together");
+    }
+    const std::int64_t count = tensor.elements();
+    for (std::int64_t i = 0; i < count; ++i) {
+      store(tensor.dtype, tensor.data, i, load(saved.dtype, saved.data, i));
+    }
+  }
+}
+
+}  // namespace coda
