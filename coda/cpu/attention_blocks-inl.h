@@ -1,5 +1,4 @@
-// coda/cpu/attention_blocks-inl.h: small products, rows in and out, exp and tanh, for one SIMD
-// target.
+// coda/cpu/attention_blocks-inl.h: small products, and rows in and out, for one SIMD target.
 //
 // Included once for each target by foreach_target.h, so it has the toggling guard of Highway.
 #if defined(CODA_CPU_ATTENTION_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -16,6 +15,7 @@
 #include <cstring>
 
 #include "coda/core/dtype.h"
+#include "coda/cpu/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coda::cpu::HWY_NAMESPACE {
@@ -26,49 +26,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(D()));
-
-// e^x, relative error below 1e-7 where the result is a normal number; smaller results are 0. A NaN
-// stays a NaN.
-HWY_INLINE V Exp(V x) {
-  const D d;
-  const hn::RebindToSigned<D> di;
-  // x = n ln 2 + r with |r| ≤ ln(2) / 2; ln 2 in two parts keeps r exact.
-  const V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-  V p = hn::Set(d, 1.3814596e-3f);
-  p = hn::MulAdd(p, r, hn::Set(d, 8.3687175e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 4.1668389e-2f));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.6666521e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.49999994f));
-  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
-  // 2^n in two factors, because n + 127 alone leaves the exponent's range near the ends.
-  const auto whole = hn::ConvertTo(di, hn::Clamp(n, hn::Set(d, -200.0f), hn::Set(d, 200.0f)));
-  const auto half = hn::ShiftRight<1>(whole);
-  const auto bias = hn::Set(di, 127);
-  const V first = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
-  const V second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(whole, half), bias)));
-  const V y = hn::Mul(hn::Mul(p, first), second);
-  return hn::IfThenElse(hn::Lt(x, hn::Set(d, -87.33f)), hn::Zero(d), y);
-}
-
-// tanh x, relative error below 3e-7. A NaN stays a NaN.
-HWY_INLINE V Tanh(V x) {
-  const D d;
-  const V one = hn::Set(d, 1.0f);
-  const V z = hn::Mul(x, x);
-  V p = hn::Set(d, -5.717037e-3f);
-  p = hn::MulAdd(p, z, hn::Set(d, 2.0650579e-2f));
-  p = hn::MulAdd(p, z, hn::Set(d, -5.3743496e-2f));
-  p = hn::MulAdd(p, z, hn::Set(d, 1.3331491e-1f));
-  p = hn::MulAdd(p, z, hn::Set(d, -3.3333284e-1f));
-  const V small = hn::MulAdd(hn::Mul(p, z), x, x);
-  // NOTE: Min may drop a NaN, so the NaN comes from `small`, which every comparison below leaves.
-  const V far = hn::Min(hn::Abs(x), hn::Set(d, 20.0f));
-  const V e = Exp(hn::Add(far, far));
-  const V large = hn::CopySign(hn::Sub(one, hn::Div(hn::Set(d, 2.0f), hn::Add(e, one))), x);
-  return hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(d, 0.625f)), large, small);
-}
 
 HWY_INLINE float Dot(std::int64_t n, const float* a, const float* b) {
   const D d;

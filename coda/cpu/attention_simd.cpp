@@ -8,9 +8,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "coda/cpu/attention_simd.cpp"
-// Arrays of vectors need a vector length that is known to the compiler.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #include <hwy/foreach_target.h>
+#include "coda/cpu/vector_targets.h"
 // After foreach_target.h.
 #include <hwy/highway.h>
 
@@ -80,7 +79,7 @@ HWY_INLINE V Score(const Scores& scores, V product, V& tanh) {
   const D d;
   V x = hn::Mul(product, hn::Set(d, scores.scale));
   if constexpr (kSoftcap) {
-    tanh = Tanh(hn::Div(x, hn::Set(d, scores.softcap)));
+    tanh = tanh_f32(d, hn::Div(x, hn::Set(d, scores.softcap)));
     x = hn::Mul(tanh, hn::Set(d, scores.softcap));
   }
   return x;
@@ -117,7 +116,7 @@ float ExpRow(std::int64_t padded, float shift, float* s) {
   const D d;
   V sum = hn::Zero(d);
   for (std::int64_t c = 0; c < padded; c += kLanes) {
-    const V p = Exp(hn::Sub(hn::Load(d, s + c), hn::Set(d, shift)));
+    const V p = exp_f32(d, hn::Sub(hn::Load(d, s + c), hn::Set(d, shift)));
     hn::Store(p, d, s + c);
     sum = hn::Add(sum, p);
   }
@@ -134,7 +133,7 @@ void GradRow(const Scores& scores, std::int64_t row, float lse, float dot, float
   for (std::int64_t c = 0; c < scores.padded; c += kLanes) {
     V x = Score<kSoftcap>(scores, hn::Load(d, s + c), tanh);
     if (!whole) x = Mask(x, c, seen);
-    const V p = Exp(hn::Sub(x, hn::Set(d, lse)));
+    const V p = exp_f32(d, hn::Sub(x, hn::Set(d, lse)));
     V g = hn::Mul(p, hn::Sub(hn::Load(d, ds + c), hn::Set(d, dot)));
     if constexpr (kSoftcap) g = hn::Mul(g, hn::NegMulAdd(tanh, tanh, hn::Set(d, 1.0f)));
     hn::Store(p, d, s + c);
