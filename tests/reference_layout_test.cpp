@@ -1,5 +1,5 @@
 // tests/reference_layout_test.cpp: layout, reductions and indexing against values computed by hand.
-#include "reference_bench.h"
+#include "tests/reference_bench.h"
 
 namespace coda {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "coda/reference/ops.h"
-#include "reference_bench.h"
+#include "tests/reference_bench.h"
 
 namespace coda {
 namespace {
