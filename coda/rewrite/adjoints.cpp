@@ -2,6 +2,7 @@
 #include "coda/rewrite/adjoints.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace coda {
 
@@ -31,7 +32,7 @@ Expr in_dims(Expr e, const std::vector<Dim>& dims) {
 }
 
 Expr zeros(Builder& builder, const std::vector<Dim>& dims) {
-  const Expr zero{&builder, builder.constant(0)};
+  const Expr zero = cast({&builder, builder.constant(0)}, DType::f32);  // the constant is i64
   Dim all;
   for (const Dim& dim : dims) all = all * dim;
   return dims.empty() ? zero : spread(zero, all, 0, dims);

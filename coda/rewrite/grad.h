@@ -9,8 +9,8 @@
 namespace coda {
 
 struct GradOptions {
-  std::vector<std::string> of;   // results to differentiate; empty: every floating-point result
-  std::vector<std::string> wrt;  // parameters; empty: every floating-point parameter
+  std::vector<std::string> of = {};  // results to differentiate; empty: every floating-point result
+  std::vector<std::string> wrt = {};  // parameters; empty: every floating-point parameter
 };
 
 // A block with the parameters that the gradients need, then the upstream gradient `d_<result>` of
