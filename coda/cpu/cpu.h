@@ -8,7 +8,7 @@
 namespace coda::cpu {
 
 struct Options {
-  int threads = 0;           // 0: flags::threads(). Results do not depend on it.
+  int threads = 0;                // 0: flags::threads(). Results do not depend on it.
   std::int64_t tile_rows = 0;     // 0: chosen
   std::int64_t tile_columns = 0;  // 0: chosen
 };

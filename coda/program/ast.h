@@ -89,6 +89,7 @@ struct File {
   std::vector<Comment> version_leading;
   std::optional<Comment> version_trailing;
   std::vector<Item> items;
+  bool complete = true;  // false: an item did not parse and is missing
   std::vector<Comment> closing;
 };
 

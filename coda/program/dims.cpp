@@ -108,7 +108,9 @@ const std::vector<Factor::Term>& Factor::terms() const {
   return data_->terms;
 }
 
-Dim dim_of(Factor factor) { return Dim{{std::move(factor)}}; }
+Dim dim_of(Factor factor) {
+  return Dim{{std::move(factor)}};
+}
 
 Dim dim_of(std::string name) {
   return Dim{{Factor::name(std::move(name))}};

@@ -55,6 +55,7 @@ File Parser::file() {
       next.blank_before = blank;
       file.items.push_back(std::move(next));
     } catch (Skip) {
+      file.complete = false;
       skip_item();
     }
   }

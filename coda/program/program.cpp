@@ -110,6 +110,7 @@ class Matcher {
       : a_(a), b_(b), to_b_(a.values().size(), -1), to_a_(b.values().size(), -1) {}
 
   bool same(Value a, Value b) {
+    if (is_leaf(a_, a) && is_leaf(b_, b)) return same_leaf(a_.node(a), b_.node(b));
     std::int32_t& partner = to_b_[static_cast<std::size_t>(a.id)];
     std::int32_t& back = to_a_[static_cast<std::size_t>(b.id)];
     if (partner >= 0 || back >= 0) return partner == b.id && back == a.id;
@@ -127,6 +128,12 @@ class Matcher {
   }
 
  private:
+  // A constant, a size and an index are the same value wherever and however often they are made.
+  static bool is_leaf(const Program& program, Value v) {
+    return !program.is_param(v) && program.node(v).args.empty();
+  }
+  static bool same_leaf(const Node& x, const Node& y) { return x.op == y.op && x.attr == y.attr; }
+
   const Program &a_, &b_;
   std::vector<std::int32_t> to_b_, to_a_;
 };

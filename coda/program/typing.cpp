@@ -308,7 +308,8 @@ std::vector<Type> infer(Op op, std::span<const Type> args, Attr& attr) {
 
 void require_storable(const Type& declared, const Type& value) {
   std::vector<Factor> a = factors_of(declared), b = factors_of(value);
-  // A literal 1 (the piece of `split(v, 2: 1, 1)`) keeps a place in a type and takes none in memory.
+  // A literal 1 (the piece of `split(v, 2: 1, 1)`) keeps a place in a type and takes none in
+  // memory.
   std::erase(a, Factor::number(1));
   std::erase(b, Factor::number(1));
   std::ranges::sort(a);

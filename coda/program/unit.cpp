@@ -27,6 +27,7 @@ const Unit& Units::add(std::string_view text, std::string_view file) {
   auto unit = std::make_unique<Unit>();
   unit->source = {std::string(file), std::string(text)};
   unit->file = parse_syntax(unit->source, diagnostics_);
+  unit->complete = unit->file.complete;
   active_.push_back(unit->source.file);
   for (const Item& item : unit->file.items) {
     if (item.kind == Item::Kind::use) use(*unit, item);

@@ -20,7 +20,7 @@ struct Unit {
   Source source;
   File file;
   std::vector<const Unit*> uses;
-  bool complete = true;  // false: a `use` failed, so a name that is not found may be no mistake
+  bool complete = true;  // false: a `use` or item failed, so a name not found may be no mistake
   std::map<std::string, const Item*> own;  // defs, programs and blocks
 
   Location at(const Span& span) const { return {source.file, span.line, span.column}; }
