@@ -1,6 +1,7 @@
 // coda/program/text.h: .coda text to Programs and back.
 //
-// parse reports every error of a file in one ProgramError; parse(print(p)) == p for every Program; format keeps comments and sugar.
+// parse reports every error of a file in one ProgramError; parse(print(p)) == p for every Program;
+// format keeps comments and sugar.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,8 @@
 
 namespace coda {
 
-inline constexpr int kLanguageVersion = 1;  // `coda 1` on a file's first line; without that line a text means version 1
+inline constexpr int kLanguageVersion =
+    1;  // `coda 1` on a file's first line; without that line a text means version 1
 
 // A parsed file. Programs and blocks in text order, those that `use` brought in first.
 struct Module {
@@ -21,22 +23,26 @@ struct Module {
   std::vector<Program> programs;
   std::size_t imported = 0;  // how many of them came by `use`
 
-  // Throws ProgramError with the nearest names. An empty name: the only, or the last, program of the file itself.
+  // Throws ProgramError with the nearest names. An empty name: the only, or the last, program of
+  // the file itself.
   const Program& find(std::string_view name) const;
 };
 
 // Text of the file that a `use "name"` asks for, or nullopt.
 using Loader = std::function<std::optional<std::string>(std::string_view name)>;
 
-// `file` names the text in messages. The default loader knows the embedded programs/ (library.h) only.
+// `file` names the text in messages. The default loader knows the embedded programs/ (library.h)
+// only.
 Module parse(std::string_view text, std::string_view file, const Loader& loader = {});
-// `use` looks beside the file, then among the embedded programs. A path that does not exist but names an embedded program
+// `use` looks beside the file, then among the embedded programs. A path that does not exist but
+// names an embedded program
 // ("programs/llama.coda", "llama.coda") reads that.
 Module parse_file(const std::string& path);
 
 // Canonical text, version line included: one that `format` leaves as it is.
 std::string print(const Program& program);
-std::string print(const Module& module);  // without what `use` brought in: calls are already inlined
+std::string print(
+    const Module& module);  // without what `use` brought in: calls are already inlined
 // One node as the statement that print would show, for explain and for errors.
 std::string print_node(const Program& program, std::size_t node);
 

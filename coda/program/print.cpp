@@ -1,0 +1,427 @@
+// coda/program/print.cpp: Program → syntax tree → canonical text.
+//
+// A value that is used once, has no name and keeps its statement short stands where it is used; the
+// others get a statement, under the author's name or t1, t2, … The short forms of `@`, join and
+// spread are printed where inferring from them gives the node back.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "coda/program/ast.h"
+#include "coda/program/dim_syntax.h"
+#include "coda/program/forms.h"
+#include "coda/program/parser.h"
+#include "coda/program/text.h"
+#include "coda/program/typing.h"
+
+namespace coda {
+namespace {
+
+using ast::ExprKind;
+using Tree = ast::Expr;
+
+// Statements that inlining made longer than this read badly.
+constexpr std::size_t kLongest = 90;
+// Inlined operations nest no deeper, far from the parser's bound.
+constexpr int kDeepest = 24;
+
+Tree tree(ExprKind kind, std::string text, std::vector<Tree> args = {}) {
+  Tree expr{.kind = kind, .text = std::move(text), .args = std::move(args), .span = {}};
+  for (const Tree& arg : expr.args) expr.depth = std::max(expr.depth, arg.depth + 1);
+  return expr;
+}
+
+Tree name_tree(std::string name) {
+  return tree(ExprKind::name, std::move(name));
+}
+
+Tree number_tree(double number) {
+  if (std::isnan(number)) return name_tree("nan");
+  if (std::signbit(number) && number != 0)
+    return tree(ExprKind::negate, "", {number_tree(-number)});
+  if (std::isinf(number)) return name_tree("inf");
+  if (number == 0) number = 0;  // no -0
+  char digits[64];
+  const bool whole = number == std::floor(number) && number < 1e15;
+  const auto format = whole ? std::chars_format::fixed : std::chars_format::general;
+  std::string text(digits, std::to_chars(digits, digits + sizeof digits, number, format).ptr);
+  // 1e-05 → 1e-5, 1e+20 → 1e20
+  if (const std::size_t e = text.find('e'); e != std::string::npos) {
+    std::size_t zeros = e + 2;
+    while (zeros + 1 < text.size() && text[zeros] == '0') ++zeros;
+    text = text.substr(0, e + 1) + (text[e + 1] == '-' ? "-" : "") + text.substr(zeros);
+  }
+  return tree(ExprKind::number, std::move(text));
+}
+
+Tree labelled(Tree label, Tree value) {
+  std::vector<Tree> args;
+  args.push_back(std::move(label));
+  args.push_back(std::move(value));
+  return tree(ExprKind::labelled, "", std::move(args));
+}
+
+Tree list_tree(const std::vector<Dim>& dims) {
+  Tree list = tree(ExprKind::list, "");
+  for (const Dim& dim : dims) list.args.push_back(ast::expr_of(dim));
+  return list;
+}
+
+ast::TypeExpr type_tree(const Type& type) {
+  ast::TypeExpr expr{.dtype = std::string(name_of(type.dtype)),
+                     .has_dims = !type.dims.empty(),
+                     .dims = {},
+                     .span = {}};
+  for (const Dim& dim : type.dims) expr.dims.push_back(ast::expr_of(dim));
+  return expr;
+}
+
+// Whether `attr` and the result types follow from `given` alone.
+bool follows(const Program& program, const Node& node, Attr given) {
+  std::vector<Type> args, results;
+  for (const Value arg : node.args) args.push_back(program.type(arg));
+  for (const Value result : node.results) results.push_back(program.type(result));
+  try {
+    return infer(node.op, args, given) == results && given == node.attr;
+  } catch (const TypeError&) {
+    return false;
+  }
+}
+
+// The node as an expression over the expressions of its operands.
+Tree node_tree(const Program& program, const Node& node, std::vector<Tree> args) {
+  const Attr& attr = node.attr;
+  const std::string word(spelling(node.op));
+  const auto axis = [&] {
+    return ast::expr_of(attr.axis);
+  };
+  switch (class_of(node.op)) {
+    case OpClass::leaf:
+      if (node.op == Op::constant && attr.dtype == DType::boolean) {
+        return name_tree(attr.number != 0 ? "true" : "false");
+      }
+      if (node.op == Op::constant) return number_tree(attr.number);
+      args.push_back(node.op == Op::uniform ? list_tree(attr.dims) : axis());
+      return tree(ExprKind::call, word, std::move(args));
+    case OpClass::product: {
+      Tree product = tree(ExprKind::binary, word, std::move(args));
+      if (!follows(program, node, {})) {
+        for (const Factor& factor : attr.axis.factors)
+          product.args.push_back(ast::expr_of(Dim{{factor}}));
+      }
+      return product;
+    }
+    case OpClass::unary: {
+      if (node.op != Op::neg) return tree(ExprKind::call, word, std::move(args));
+      // -2 is a constant, so the negation of one has another form.
+      const Node* operand = program.is_param(node.args[0]) ? nullptr : &program.node(node.args[0]);
+      const bool literal = operand != nullptr && operand->op == Op::constant;
+      return literal ? tree(ExprKind::call, "neg", std::move(args))
+                     : tree(ExprKind::negate, "", std::move(args));
+    }
+    case OpClass::binary:
+      if (node.op == Op::minimum || node.op == Op::maximum)
+        return tree(ExprKind::call, word, std::move(args));
+      return tree(ExprKind::binary, word, std::move(args));
+    case OpClass::compare:
+      return tree(ExprKind::binary, word, std::move(args));
+    case OpClass::select:
+      return tree(ExprKind::call, word, std::move(args));
+    case OpClass::cast: {
+      std::vector<Tree> cast;
+      cast.push_back(tree(ExprKind::call, std::string(name_of(attr.dtype)), std::move(args)));
+      return node.op == Op::pin ? tree(ExprKind::pin, "", std::move(cast)) : std::move(cast[0]);
+    }
+    case OpClass::reduce:
+      args.push_back(axis());
+      return tree(ExprKind::call, word, std::move(args));
+    case OpClass::block_reduce:
+      args.push_back(axis());
+      if (attr.block != kBlock) args.push_back(number_tree(static_cast<double>(attr.block)));
+      return tree(ExprKind::call, word, std::move(args));
+    case OpClass::indexed:
+      if (node.op == Op::gather) return tree(ExprKind::gather, "", std::move(args));
+      if (node.op == Op::scatter_sum) args.push_back(axis());
+      return tree(ExprKind::call, word, std::move(args));
+    case OpClass::opaque: {
+      const std::size_t tensors = args.size() - attr.keywords.size();
+      for (std::size_t i = tensors; i < args.size(); ++i) {
+        args[i] = labelled(name_tree(attr.keywords[i - tensors]), std::move(args[i]));
+      }
+      return tree(ExprKind::call, word, std::move(args));
+    }
+    case OpClass::layout:
+      break;
+  }
+  if (node.op == Op::as) {
+    for (const Dim& dim : attr.dims) args.push_back(ast::expr_of(dim));
+    return tree(ExprKind::as, "", std::move(args));
+  }
+  if (node.op == Op::spread) {
+    args.push_back(follows(program, node, {.axis = attr.axis}) ? axis() : list_tree(attr.dims));
+    return tree(ExprKind::call, word, std::move(args));
+  }
+  if (node.op == Op::join && follows(program, node, {.axis = attr.axis})) {
+    args[0] = labelled(axis(), std::move(args[0]));
+    return tree(ExprKind::call, word, std::move(args));
+  }
+  for (std::size_t i = 0; i < attr.dims.size(); ++i) {
+    Tree piece = ast::expr_of(attr.dims[i]);
+    args.push_back(i == 0 ? labelled(axis(), std::move(piece)) : std::move(piece));
+  }
+  return tree(ExprKind::call, word, std::move(args));
+}
+
+bool is_identifier(const std::string& name) {
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  const auto good = [&](char c) {
+    return letter(c) || (c >= '0' && c <= '9');
+  };
+  return !name.empty() && letter(name[0]) && std::ranges::all_of(name, good) &&
+         !ast::is_reserved(name);
+}
+
+class Printer {
+ public:
+  explicit Printer(const Program& program)
+      : program_(program), uses_(use_counts(program)), result_of_(program.values().size(), -1) {
+    names();
+  }
+
+  ast::Item item() {
+    ast::Item item{.kind = program_.kind() == Program::Kind::program ? ast::Item::Kind::program
+                                                                     : ast::Item::Kind::block,
+                   .name = program_.name(),
+                   .params = {},
+                   .results = {},
+                   .body = {},
+                   .leading = {},
+                   .trailing = {},
+                   .closing = {},
+                   .span = {}};
+    comment(item);
+    for (const Param& param : program_.params()) {
+      item.params.push_back({.name = param.name,
+                             .type = type_tree(param.type),
+                             .default_value = {},
+                             .leading = {},
+                             .trailing = {},
+                             .span = {}});
+    }
+    for (const Result& result : program_.results()) {
+      item.results.push_back({.name = result.name,
+                              .type = type_tree(result.type),
+                              .default_value = {},
+                              .accumulate = result.store == Store::accumulate,
+                              .leading = {},
+                              .trailing = {},
+                              .span = {}});
+    }
+    for (std::size_t n = 0; n < program_.nodes().size(); ++n) node(n);
+    for (const Result& result : program_.results()) {
+      if (defined_.contains(result.name)) continue;
+      assign({result.name}, read(result.value), result.store == Store::accumulate);
+    }
+    item.body = std::move(body_);
+    return item;
+  }
+
+  // One node as its statement, operands by name.
+  std::string statement(std::size_t index) {
+    const Node& node = program_.nodes()[index];
+    std::vector<Tree> args;
+    for (const Value arg : node.args) {
+      const bool leaf = !program_.is_param(arg) && is_leaf(program_.node(arg));
+      args.push_back(leaf ? node_tree(program_, program_.node(arg), {}) : name_tree(called(arg)));
+    }
+    std::vector<std::string> targets;
+    for (const Value result : node.results) targets.push_back(called(result));
+    body_.clear();
+    assign(targets, node_tree(program_, node, std::move(args)), accumulates(node.results[0]));
+    return ast::flat(body_.back());
+  }
+
+ private:
+  static bool is_leaf(const Node& node) { return node.args.empty(); }
+
+  std::size_t at(Value v) const { return static_cast<std::size_t>(v.id); }
+
+  bool accumulates(Value v) const {
+    const int result = result_of_[at(v)];
+    return result >= 0 &&
+           program_.results()[static_cast<std::size_t>(result)].store == Store::accumulate;
+  }
+
+  // Names of parameters and results stand; authors' names of the rest where they are free.
+  void names() {
+    for (const Param& param : program_.params()) taken_.insert(param.name);
+    for (const Result& result : program_.results()) taken_.insert(result.name);
+    for (const ValueInfo& value : program_.values()) {
+      for (const Dim& dim : value.type.dims) collect_names(dim, taken_);
+    }
+    for (const Node& node : program_.nodes()) {
+      collect_names(node.attr.axis, taken_);
+      for (const Dim& dim : node.attr.dims) collect_names(dim, taken_);
+    }
+    names_.resize(program_.values().size());
+    for (std::size_t p = 0; p < program_.params().size(); ++p)
+      names_[p] = program_.params()[p].name;
+    for (std::size_t r = 0; r < program_.results().size(); ++r) {
+      const Result& result = program_.results()[r];
+      // An accumulating result cannot be read, so a value that others read too has a name of its
+      // own.
+      const bool shared = result.store == Store::accumulate && uses_[at(result.value)] > 1;
+      if (program_.is_param(result.value) || shared || result_of_[at(result.value)] >= 0) continue;
+      result_of_[at(result.value)] = static_cast<int>(r);
+      names_[at(result.value)] = result.name;
+    }
+    for (std::size_t v = 0; v < program_.values().size(); ++v) {
+      const std::string& name = program_.values()[v].name;
+      if (!names_[v].empty() || !is_identifier(name) || name == "_") continue;
+      const bool unused = uses_[v] == 0 && !name.starts_with("_");
+      names_[v] = fresh(unused ? "_" + name : name);
+    }
+  }
+
+  std::string fresh(const std::string& wanted) {
+    std::string name = wanted;
+    for (int n = 2; !taken_.insert(name).second; ++n) name = wanted + "_" + std::to_string(n);
+    return name;
+  }
+
+  // The value's name; one is made where it has none.
+  const std::string& called(Value v) {
+    std::string& name = names_[at(v)];
+    if (name.empty() && uses_[at(v)] == 0) name = "_";
+    while (name.empty()) {
+      std::string next = "t" + std::to_string(++temporaries_);
+      if (taken_.insert(next).second) name = std::move(next);
+    }
+    return name;
+  }
+
+  void comment(ast::Item& item) const {
+    std::string_view rest = program_.comment();
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find('\n'), rest.size());
+      std::string line(rest.substr(0, end));
+      for (char& c : line) {
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+      }
+      while (line.ends_with(" ")) line.pop_back();
+      item.leading.push_back({.text = line.empty() ? "" : " " + line});
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+
+  // A waiting expression in the place where it is used, or the value's name.
+  Tree read(Value v) {
+    if (!program_.is_param(v) && is_leaf(program_.node(v)) && names_[at(v)].empty()) {
+      return node_tree(program_, program_.node(v), {});
+    }
+    if (const auto waiting = waiting_.find(v); waiting != waiting_.end()) {
+      Tree expr = std::move(waiting->second);
+      waiting_.erase(waiting);
+      return expr;
+    }
+    return name_tree(called(v));
+  }
+
+  std::size_t head(const Node& node) const {
+    std::size_t length = 5;  // "t12 =" where no name is known yet
+    for (const Value result : node.results) length += names_[at(result)].size() + 2;
+    return length;
+  }
+
+  void node(std::size_t index) {
+    const Node& node = program_.nodes()[index];
+    const Value first = node.results[0];
+    const bool unnamed = node.results.size() == 1 && names_[at(first)].empty();
+    if (is_leaf(node) && unnamed) return;  // stands wherever it is used
+    // The longest operands get statements of their own until the rest fits on a line.
+    Tree expr;
+    for (;;) {
+      std::vector<Tree> args;
+      std::map<Value, Tree> given;
+      Value longest;
+      std::size_t length = 0;
+      for (const Value arg : node.args) {
+        const auto waiting = waiting_.find(arg);
+        if (waiting != waiting_.end()) {
+          if (const std::size_t size = ast::flat(waiting->second).size(); size > length) {
+            length = size;
+            longest = arg;
+          }
+          args.push_back(waiting->second);
+        } else {
+          args.push_back(read(arg));
+        }
+      }
+      expr = node_tree(program_, node, std::move(args));
+      const bool fits = head(node) + ast::flat(expr).size() <= kLongest && expr.depth <= kDeepest;
+      if (fits || length == 0) break;
+      Tree own = read(longest);
+      assign({called(longest)}, std::move(own), false);
+    }
+    for (const Value arg : node.args) waiting_.erase(arg);
+    if (unnamed && uses_[at(first)] == 1) {
+      waiting_.emplace(first, std::move(expr));
+      return;
+    }
+    std::vector<std::string> targets;
+    for (const Value result : node.results) targets.push_back(called(result));
+    assign(std::move(targets), std::move(expr), accumulates(first));
+  }
+
+  void assign(std::vector<std::string> targets, Tree expr, bool adds) {
+    ast::Statement statement;
+    statement.kind = adds ? ast::Statement::Kind::accumulate : ast::Statement::Kind::assign;
+    for (std::string& target : targets) {
+      defined_.insert(target);
+      statement.targets.push_back({std::move(target), {}});
+    }
+    statement.values.push_back(std::move(expr));
+    body_.push_back(std::move(statement));
+  }
+
+  const Program& program_;
+  std::vector<int> uses_;
+  std::vector<int> result_of_;  // for each value: the result whose statement defines it, or -1
+  std::vector<std::string> names_;
+  std::set<std::string> taken_, defined_;
+  std::map<Value, Tree> waiting_;
+  std::vector<ast::Statement> body_;
+  int temporaries_ = 0;
+};
+
+}  // namespace
+
+std::string print(const Program& program) {
+  ast::File file{.version = kLanguageVersion,
+                 .version_leading = {},
+                 .version_trailing = {},
+                 .items = {},
+                 .closing = {}};
+  file.items.push_back(Printer(program).item());
+  return ast::layout(file);
+}
+
+std::string print(const Module& module) {
+  ast::File file{.version = module.version,
+                 .version_leading = {},
+                 .version_trailing = {},
+                 .items = {},
+                 .closing = {}};
+  for (std::size_t i = module.imported; i < module.programs.size(); ++i) {
+    file.items.push_back(Printer(module.programs[i]).item());
+  }
+  return ast::layout(file);
+}
+
+std::string print_node(const Program& program, std::size_t node) {
+  return Printer(program).statement(node);
+}
+
+}  // namespace coda
