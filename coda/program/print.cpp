@@ -228,19 +228,19 @@ class Printer {
     return item;
   }
 
-  // One node as its statement, operands by name.
+  // One node: its statement, or the expression that stands in another's.
   std::string statement(std::size_t index) {
+    wanted_ = index;
+    item();
     const Node& node = program_.nodes()[index];
-    std::vector<Tree> args;
-    for (const Value arg : node.args) {
-      const bool leaf = !program_.is_param(arg) && is_leaf(program_.node(arg));
-      args.push_back(leaf ? node_tree(program_, program_.node(arg), {}) : name_tree(called(arg)));
+    std::string targets;
+    for (const Value result : node.results) {
+      const std::string& name = names_[at(result)];
+      targets += (targets.empty() ? "" : ", ") + name;
     }
-    std::vector<std::string> targets;
-    for (const Value result : node.results) targets.push_back(called(result));
-    body_.clear();
-    assign(targets, node_tree(program_, node, std::move(args)), accumulates(node.results[0]));
-    return ast::flat(body_.back());
+    const char* const sign = accumulates(node.results[0]) ? " += " : " = ";
+    return (targets.empty() ? "" : targets + sign) +
+           ast::flat(is_leaf(node) ? node_tree(program_, node, {}) : wanted_tree_);
   }
 
  private:
@@ -329,9 +329,12 @@ class Printer {
     return name_tree(called(v));
   }
 
+  // Columns before the expression. A name that is not made yet counts as a long one, so that
+  // printing the printed text again breaks at the same places.
   std::size_t head(const Node& node) const {
-    std::size_t length = 5;  // "t12 =" where no name is known yet
-    for (const Value result : node.results) length += names_[at(result)].size() + 2;
+    constexpr std::size_t made = 6;  // t99999
+    std::size_t length = 1;          // a, b = …
+    for (const Value result : node.results) length += std::max(names_[at(result)].size(), made) + 2;
     return length;
   }
 
@@ -366,6 +369,7 @@ class Printer {
       assign({called(longest)}, std::move(own), false);
     }
     for (const Value arg : node.args) waiting_.erase(arg);
+    if (index == wanted_) wanted_tree_ = expr;
     if (unnamed && uses_[at(first)] == 1) {
       waiting_.emplace(first, std::move(expr));
       return;
@@ -394,6 +398,8 @@ class Printer {
   std::map<Value, Tree> waiting_;
   std::vector<ast::Statement> body_;
   int temporaries_ = 0;
+  std::size_t wanted_ = static_cast<std::size_t>(-1);  // the node that statement() is about
+  Tree wanted_tree_;
 };
 
 }  // namespace
