@@ -63,8 +63,10 @@ Fenced::Fenced(const Type& type, const Sizes& sizes, Layouts layout, Axes axes) 
 
   const std::size_t size = size_of(type.dtype);
   const std::int64_t last = offsets_.empty() ? -1 : *std::ranges::max_element(offsets_);
+  // Room for a dense tensor too: who ignores a stride of 0 shall read guards, not crash.
+  const std::int64_t room = std::max(last + 1, tensor_.elements());
   const std::size_t off = layout == Layouts::padded ? size : 0;  // as misaligned as may be
-  memory_.resize(kGuard + kAlignment + off + static_cast<std::size_t>(last + 1) * size + kGuard);
+  memory_.resize(kGuard + kAlignment + off + static_cast<std::size_t>(room) * size + kGuard);
   const auto address = reinterpret_cast<std::uintptr_t>(memory_.data() + kGuard);
   first_ = kGuard + (kAlignment - address % kAlignment) % kAlignment + off;
   tensor_.data = base();
