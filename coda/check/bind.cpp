@@ -15,6 +15,7 @@
 
 #include "coda/check/axes.h"
 #include "coda/check/equations.h"
+#include "coda/program/text.h"
 
 namespace coda {
 namespace {
@@ -96,8 +97,7 @@ void Solver::fail(std::string message, std::vector<std::string> types, std::stri
   diagnostic.where = program_.where();
   if (node >= 0) {
     diagnostic.where = program_.nodes()[static_cast<std::size_t>(node)].where;
-    diagnostic.statement =
-        describe(program_, program_.nodes()[static_cast<std::size_t>(node)].results[0]);
+    diagnostic.statement = print_node(program_, static_cast<std::size_t>(node));
   }
   diagnostic.message = std::move(message);
   diagnostic.types = std::move(types);

@@ -1,0 +1,83 @@
+// coda/check/check.cpp: Program → Checked: which kind of kernel, its spaces, every broken rule.
+
+#include "coda/check/check.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coda/check/products.h"
+#include "coda/check/report.h"
+#include "coda/check/spaces.h"
+
+namespace coda {
+namespace {
+
+// Nothing but one opaque call on parameters and constants, stored as it is.
+void check_opaque(const Program& program, Report& report) {
+  const std::string rule = "an opaque call is a program of its own";
+  int call = -1;
+  for (std::size_t i = 0; i < program.nodes().size(); ++i) {
+    const Node& node = program.nodes()[i];
+    const int at = static_cast<int>(i);
+    if (node.op == Op::constant) continue;
+    if (class_of(node.op) != OpClass::opaque || call >= 0) {
+      report.refuse(at, "`" + expression(program, at) + "` stands beside an opaque call", node.args,
+                    rule, "store its operands or results between two programs");
+      continue;
+    }
+    call = at;
+  }
+  for (const Result& result : program.results()) {
+    const bool stored =
+        !program.is_param(result.value) && program.value(result.value).node == call &&
+        result.store == Store::overwrite && result.type.dims == program.type(result.value).dims;
+    if (!stored)
+      report.refuse(call,
+                    "the result `" + result.name + ": " + result.type.text() +
+                        "` is not stored as the call gives it",
+                    {result.value}, rule, "store it as it is and go on in the next program");
+  }
+}
+
+}  // namespace
+
+const std::vector<Role>& Checked::roles(std::size_t s, Value v) const {
+  return roles_[s][static_cast<std::size_t>(v.id)];
+}
+
+const std::vector<Dim>& Checked::row_inner(std::size_t s, Value v) const {
+  return row_inner_[s][static_cast<std::size_t>(v.id)];
+}
+
+Checked check(const Program& program) {
+  Checked checked;
+  Report report(program);
+  checked.program_ = std::make_shared<const Program>(program);
+  const auto any = [&](const auto& holds) {
+    return std::ranges::any_of(program.nodes(), holds);
+  };
+  std::vector<Draft> drafts;
+  if (any([](const Node& node) { return class_of(node.op) == OpClass::opaque; })) {
+    checked.kind_ = KernelKind::opaque;
+    check_opaque(program, report);
+  } else {
+    const std::vector<char> inputs = find_inputs(program);
+    if (any([](const Node& node) { return node.op == Op::product; })) {
+      checked.kind_ = KernelKind::gemm;
+      const Products products = find_products(program, inputs, report);
+      drafts = gemm_spaces(program, inputs, products, report);
+    } else {
+      checked.kind_ = KernelKind::stream;
+      drafts = stream_spaces(program, inputs, report);
+    }
+  }
+  if (!report.empty()) throw ProgramError(report.diagnostics());
+  for (Draft& draft : drafts) {
+    checked.spaces_.push_back(std::move(draft.space));
+    checked.roles_.push_back(std::move(draft.roles));
+    checked.row_inner_.push_back(std::move(draft.row_inner));
+  }
+  return checked;
+}
+
+}  // namespace coda

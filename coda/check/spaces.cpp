@@ -1,0 +1,196 @@
+// coda/check/spaces.cpp: groups accumulators and results into spaces.
+
+#include "coda/check/spaces.h"
+
+#include <algorithm>
+
+namespace coda {
+namespace {
+
+// For each value, the accumulators that it is computed from.
+std::vector<std::set<int>> find_sources(const Program& program, const Products& products) {
+  std::vector<std::set<int>> sources(program.values().size());
+  for (const Node& node : program.nodes())
+    for (Value result : node.results) {
+      std::set<int>& of = sources[static_cast<std::size_t>(result.id)];
+      const int accumulator = products.of_value[static_cast<std::size_t>(result.id)];
+      if (accumulator >= 0) {
+        of.insert(accumulator);
+      } else if (node.op != Op::product) {
+        for (Value arg : node.args)
+          of.insert(sources[static_cast<std::size_t>(arg.id)].begin(),
+                    sources[static_cast<std::size_t>(arg.id)].end());
+      }
+    }
+  return sources;
+}
+
+// Accumulators that one value reads are in one group; groups in the order of their first products.
+std::vector<std::vector<int>> group_accumulators(const std::vector<std::set<int>>& sources,
+                                                 std::size_t count) {
+  std::vector<std::size_t> group(count);
+  for (std::size_t a = 0; a < count; ++a) group[a] = a;
+  for (const std::set<int>& of : sources) {
+    if (of.size() < 2) continue;
+    std::set<std::size_t> merged;
+    for (int a : of) merged.insert(group[static_cast<std::size_t>(a)]);
+    for (std::size_t& g : group)
+      if (merged.contains(g)) g = *merged.begin();
+  }
+  std::vector<std::vector<int>> groups(count);
+  for (std::size_t a = 0; a < count; ++a) groups[group[a]].push_back(static_cast<int>(a));
+  std::erase_if(groups, [](const std::vector<int>& g) { return g.empty(); });
+  return groups;
+}
+
+bool share_operand(const Program& program, const Product& a, const Product& b) {
+  const auto axis = [&](const Accumulator::Term& term) {
+    std::vector<Factor> factors =
+        program.nodes()[static_cast<std::size_t>(term.node)].attr.axis.factors;
+    std::ranges::sort(factors);
+    return factors;
+  };
+  const auto same = [&](const Operand& x, const Operand& y) {
+    return x.input == y.input &&
+           factors_of(program.type(x.value)) == factors_of(program.type(y.value));
+  };
+  for (const Accumulator::Term& s : a.accumulator.terms)
+    for (const Accumulator::Term& t : b.accumulator.terms) {
+      if (axis(s) != axis(t)) continue;
+      if (same(s.left, t.left) || same(s.right, t.right) || same(s.left, t.right) ||
+          same(s.right, t.left))
+        return true;
+    }
+  return false;
+}
+
+// Every group is reachable from the first over operands in common.
+void require_related(const Program& program, const Products& products,
+                     const std::vector<std::vector<int>>& groups, Report& report) {
+  const auto related = [&](const std::vector<int>& a, const std::vector<int>& b) {
+    for (int x : a)
+      for (int y : b)
+        if (share_operand(program, products.all[static_cast<std::size_t>(x)],
+                          products.all[static_cast<std::size_t>(y)]))
+          return true;
+    return false;
+  };
+  std::set<std::size_t> reached = {0};
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (reached.contains(g)) continue;
+      for (std::size_t r : reached)
+        if (related(groups[g], groups[r])) {
+          reached.insert(g);
+          moved = true;
+          break;
+        }
+    }
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (reached.contains(g)) continue;
+    const auto first = [&](std::size_t of) {
+      return products.all[static_cast<std::size_t>(groups[of][0])].accumulator.value;
+    };
+    report.refuse(program.value(first(g)).node,
+                  "`" + expression(program, first(g)) + "` has no operand in common with `" +
+                      expression(program, first(0)) + "`",
+                  {first(g), first(0)},
+                  "products side by side share an operand, contracted over the same dimensions",
+                  "write two programs");
+  }
+}
+
+bool shares_work(const Program& program, std::span<const char> inputs, const Draft& a,
+                 const Draft& b) {
+  return std::ranges::any_of(a.space.nodes, [&](int i) {
+    const Node& node = program.nodes()[static_cast<std::size_t>(i)];
+    return class_of(node.op) != OpClass::leaf &&
+           !inputs[static_cast<std::size_t>(node.results[0].id)] &&
+           std::ranges::find(b.space.nodes, i) != b.space.nodes.end();
+  });
+}
+
+// What a stream's results must share to be one space: the rows, or all dims where there are none.
+std::string frame(const Draft& draft) {
+  const Space& space = draft.space;
+  std::string text;
+  for (const Dim& dim : space.rows.empty() ? space.columns : space.rows) text += dim.text() + ", ";
+  return (space.rows.empty() ? "columns " : "rows ") + text;
+}
+
+}  // namespace
+
+std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inputs,
+                               const Products& products, Report& report) {
+  const std::vector<std::set<int>> sources = find_sources(program, products);
+  const std::vector<std::vector<int>> groups = group_accumulators(sources, products.all.size());
+  std::vector<std::vector<int>> results(groups.size());
+  std::vector<int> free;  // results that no accumulator reaches
+  for (std::size_t r = 0; r < program.results().size(); ++r) {
+    const std::set<int>& of = sources[static_cast<std::size_t>(program.results()[r].value.id)];
+    if (of.empty()) free.push_back(static_cast<int>(r));
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      if (!of.empty() && std::ranges::find(groups[g], *of.begin()) != groups[g].end())
+        results[g].push_back(static_cast<int>(r));
+  }
+  if (products.operands_are_inputs) require_related(program, products, groups, report);
+  std::vector<Draft> drafts;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    drafts.push_back(tile_space(program, inputs, products, groups[g], results[g]));
+    report.add(drafts.back().report);
+  }
+  if (!report.empty()) return drafts;
+  for (int r : free) {
+    const Result& result = program.results()[static_cast<std::size_t>(r)];
+    std::optional<Report> why;
+    bool placed = false;
+    for (const bool needed : {true, false})
+      for (std::size_t g = 0; g < groups.size() && !placed; ++g) {
+        const bool has =
+            !program.is_param(result.value) &&
+            std::ranges::find(drafts[g].space.nodes, program.value(result.value).node) !=
+                drafts[g].space.nodes.end();
+        if (has != needed) continue;
+        std::vector<int> with = results[g];
+        with.push_back(r);
+        Draft draft = tile_space(program, inputs, products, groups[g], with);
+        placed = draft.report.empty();
+        if (!why) why = draft.report;
+        if (!placed) continue;
+        results[g] = with;
+        drafts[g] = std::move(draft);
+      }
+    if (!placed && why) report.add(*why);
+  }
+  return drafts;
+}
+
+std::vector<Draft> stream_spaces(const Program& program, std::span<const char> inputs,
+                                 Report& report) {
+  std::vector<Draft> drafts;
+  for (std::size_t r = 0; r < program.results().size(); ++r) {
+    const int index = static_cast<int>(r);
+    Draft alone = stream_space(program, inputs, std::span(&index, 1));
+    if (!alone.report.empty()) {
+      report.add(alone.report);
+      continue;
+    }
+    bool merged = false;
+    for (Draft& draft : drafts) {
+      if (frame(draft) != frame(alone) && !shares_work(program, inputs, draft, alone)) continue;
+      std::vector<int> with = draft.space.results;
+      with.push_back(index);
+      Draft both = stream_space(program, inputs, with);
+      if (!both.report.empty() || both.space.rows.empty() != draft.space.rows.empty()) continue;
+      draft = std::move(both);
+      merged = true;
+      break;
+    }
+    if (!merged) drafts.push_back(std::move(alone));
+  }
+  return drafts;
+}
+
+}  // namespace coda
