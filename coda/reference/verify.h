@@ -53,8 +53,8 @@ struct Verdict {
 
 // Random inputs; results poisoned and fenced with guard bytes, as are the gaps of strided tensors;
 // inputs checked unchanged; a second run, over another poison, checked bit-equal. Accumulating
-// results start from random contents. An element is compared where the naive sequence is finite;
-// where the truth is not finite, the kinds must agree.
+// results start from random contents. An element is compared where the naive sequence is finite, if
+// at least half of them are; where the truth is not finite, the kinds must agree.
 std::vector<Verdict> verify(const Program& program, const Sizes& sizes, const Executor& executor,
                             const VerifyOptions& options = {});
 
