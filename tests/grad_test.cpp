@@ -1,4 +1,5 @@
-// tests/grad_test.cpp: gradients of every op, of factors and of whole blocks against central differences; what grad refuses.
+// tests/grad_test.cpp: gradients of every op, of factors and of whole blocks against central
+// differences; what grad refuses.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -51,7 +52,8 @@ const Case kCases[] = {
     {"(x: f32[M, N], b: f32[N]) -> (y: f32[M, N])", "y = min(x, b) * 2 + max(x, b)"},
     {"(x: f32[M, N], b: f32[N], c: f32[M]) -> (y: f32[M, N])", "y = where(x > 0.1, b, c * x)"},
     {"(x: f32[M, N]) -> (y: f32[M, N])", "y = where(x == x, x, 0) * where(x != x, 1, 2)"},
-    {"(x: f32[M, N]) -> (y: f32[M, N])", "y = where(x < 0, x, 2) * where(x <= 0, x, where(x >= 0.5, x, 1))"},
+    {"(x: f32[M, N]) -> (y: f32[M, N])",
+     "y = where(x < 0, x, 2) * where(x <= 0, x, where(x >= 0.5, x, 1))"},
     {"(x: bf16[M, N]) -> (y: bf16[M, N])", "y = bf16(x * x) + pin bf16(x)"},
     {"(x: f64[M, N], b: f32[N]) -> (y: f64[M, N])", "y = f64(b) * x * x"},
     {"(x: f32[M], s: f32) -> (y: f32[M])", "y = x * x * x + x * s + s"},
@@ -111,7 +113,8 @@ const Case kCases[] = {
     {"(x: f32[M, V], ids: i32[M]) -> (y: f32[M])", "y = pick(x * x, ids)"},
     {"(x: f32[V, M], ids: i32[M]) -> (y: f32[M])", "y = pick(x * x, ids)"},
     {"(x: f32[M, H*V], ids: i32[M, H]) -> (y: f32[M, H])", "y = pick(x * x, ids)"},
-    {"(x: f32[M, N], seed: i64) -> (y: f32[M, N])", "y = dropout(x, 0.5, seed) * uniform(seed, [M, N])"},
+    {"(x: f32[M, N], seed: i64) -> (y: f32[M, N])",
+     "y = dropout(x, 0.5, seed) * uniform(seed, [M, N])"},
     {"(z: f32[M, V], t: i32[M]) -> (y: f32[M])", "y = cross_entropy(z, t)"},
     // Attention: grouped heads, its options, sequences of two lengths.
     {"(q: f32[B*S, H*E], k: f32[B*T, G*E], v: f32[B*T, G*E]) -> (y: f32[B*S, H*E])",
@@ -168,15 +171,15 @@ TEST(Grad, TiesOfAMaximumShareEvenly) {
   Tensors x = tensor("x", {3, 5}, {1, 2, 2, 0, 2, 7, 7, 7, 7, 7, 1, 2, 3, 4, 5});
   const auto d = gradient_of_ones(block("(x: f32[M, N]) -> (y: f32[M])", "y = max(x, N)"), x);
   const double third = 1.0 / 3;
-  EXPECT_EQ(d.at("d_x"), (std::vector<double>{0, third, third, 0, third, 0.2, 0.2, 0.2, 0.2, 0.2,
-                                              0, 0, 0, 0, 1}));
+  EXPECT_EQ(d.at("d_x"), (std::vector<double>{0, third, third, 0, third, 0.2, 0.2, 0.2, 0.2, 0.2, 0,
+                                              0, 0, 0, 1}));
 }
 
 TEST(Grad, TiesOfTwoOperandsGiveHalfEach) {
   Tensors x = tensor("x", {3}, {0, 1, -1});
   x.merge(tensor("b", {3}, {0, 0, 0}));
-  const Program program = block("(x: f32[M], b: f32[M]) -> (y: f32[M], z: f32[M])",
-                                "y = max(x, b)\nz = 3 * min(x, b)");
+  const Program program =
+      block("(x: f32[M], b: f32[M]) -> (y: f32[M], z: f32[M])", "y = max(x, b)\nz = 3 * min(x, b)");
   const auto d = gradient_of_ones(program, x);
   EXPECT_EQ(d.at("d_x"), (std::vector<double>{2, 1, 3}));
   EXPECT_EQ(d.at("d_b"), (std::vector<double>{2, 3, 1}));
@@ -209,7 +212,8 @@ TEST(Grad, AProductHasTheTextbookGradients) {
   const Program expected = parse_one(
       "block f_grad(x: bf16[M, K], w: bf16[N, K], d_y: bf16[M, N])\n"
       "    -> (d_x: bf16[M, K], d_w: bf16[N, K]) {\n  d_x = d_y @ w\n  d_w = d_y @ x\n}");
-  EXPECT_EQ(grad(block("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])", "y = x @ w")), expected);
+  EXPECT_EQ(grad(block("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])", "y = x @ w")),
+            expected);
 }
 
 TEST(Grad, FrozenInputsCostNothing) {
@@ -259,8 +263,8 @@ TEST(Grad, ErrorsNameTheNearestAndTheDtype) {
 
 TEST(Grad, RefusesWhatAttentionCannotGive) {
   const std::string qkv = "q: f32[B*S, H*E], k: f32[B*S, H*E], v: f32[B*S, H*E]";
-  const Program lse = block("(" + qkv + ") -> (o: f32[B*S, H*E], lse: f32[B*S, H])",
-                            "o, lse = attention(q, k, v)");
+  const Program lse =
+      block("(" + qkv + ") -> (o: f32[B*S, H*E], lse: f32[B*S, H])", "o, lse = attention(q, k, v)");
   EXPECT_NE(refused(lse, {}).find("lse"), std::string::npos);
   EXPECT_EQ(refused(lse, {.of = {"o"}}), "accepted");
   const Program scaled = block("(" + qkv + ", s: f32) -> (o: f32[B*S, H*E])",
@@ -269,6 +273,43 @@ TEST(Grad, RefusesWhatAttentionCannotGive) {
   EXPECT_EQ(refused(scaled, {.wrt = {"q", "k", "v"}}), "accepted");
   EXPECT_NE(refused(grad(scaled, {.wrt = {"q", "k", "v"}}), {.wrt = {"q"}}).find("attention_grad"),
             std::string::npos);
+}
+
+// All that has a gradient: attention has none for its options.
+std::vector<std::string> differentiable_params(const Program& program) {
+  std::set<int> options;
+  for (const Node& node : program.nodes()) {
+    if (node.op != Op::attention) continue;
+    for (std::size_t i = 3; i < node.args.size(); ++i) options.insert(node.args[i].id);
+  }
+  std::vector<std::string> names;
+  for (std::size_t p = 0; p < program.params().size(); ++p) {
+    const Param& param = program.params()[p];
+    if (is_float(param.type.dtype) && !options.contains(static_cast<int>(p))) {
+      names.push_back(param.name);
+    }
+  }
+  return names;
+}
+
+TEST(Grad, EveryProgramOfTheLibraryMatchesCentralDifferences) {
+  const Sizes sizes = {{"M", 3}, {"D", 6}, {"K", 5}, {"N", 24}, {"F", 5}, {"V", 7}, {"H", 2},
+                       {"G", 1}, {"E", 4}, {"R", 2}, {"B", 2},  {"S", 3}, {"T", 3}, {"P", 5}};
+  Numeric numeric;
+  numeric.elements = 4;
+  numeric.fill.low = 0.1;  // second moments, norms and weights are positive
+  numeric.fill.at = {{"eps", 0.1}, {"rate", 0.5}, {"smoothing", 0.2}, {"cap", 2}};
+  int differentiated = 0;
+  for (const std::string_view file : embedded_programs()) {
+    const Module module = parse(*embedded_program(file), file);
+    for (std::size_t i = module.imported; i < module.programs.size(); ++i) {
+      SCOPED_TRACE(std::string(file));
+      numeric.grad.wrt = differentiable_params(module.programs[i]);
+      testing::expect_gradient(module.programs[i], sizes, numeric);
+      ++differentiated;
+    }
+  }
+  EXPECT_GT(differentiated, 40);
 }
 
 TEST(GradForTraining, BackwardReadsWhatForwardSaved) {
@@ -280,14 +321,7 @@ TEST(GradForTraining, BackwardReadsWhatForwardSaved) {
   EXPECT_FALSE(training.saved.empty());
   Tensors tensors;
   testing::draw(program, kSizes, {}, tensors);
-  for (auto& [name, values] : testing::evaluate(training.forward, kSizes, tensors)) {
-    OwnedTensor saved(DType::f64, {static_cast<std::int64_t>(values.size())});
-    const auto& results = training.forward.results();
-    const int index = training.forward.find_result(name);
-    saved = OwnedTensor(DType::f64, shape_of(results[static_cast<std::size_t>(index)].type, kSizes));
-    std::copy(values.begin(), values.end(), saved.as<double>());
-    tensors.emplace(name, std::move(saved));
-  }
+  testing::add_results(training.forward, kSizes, tensors);
   testing::draw(grad(program), kSizes, {.seed = 9}, tensors);
   const auto whole = testing::evaluate(grad(program), kSizes, tensors);
   const auto backward = testing::evaluate(training.backward, kSizes, tensors);

@@ -1,4 +1,5 @@
-// tests/numeric_gradient.h: gradients against central differences, in double through the exact reference.
+// tests/numeric_gradient.h: gradients against central differences, in double through the exact
+// reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,13 +18,14 @@
 
 namespace coda::testing {
 
-// Named tensors; every float is held as f64, whatever the program declares: the exact mode rounds nothing.
+// Named tensors; every float is held as f64, whatever the program declares: the exact mode rounds
+// nothing.
 using Tensors = std::map<std::string, OwnedTensor>;
 
 struct Fill {
   std::uint64_t seed = 1;
-  std::int64_t ids = 3;              // integer tensors hold 0 … ids - 1; integer scalars a number ≥ 1
-  double low = -1, high = 1;         // floats are uniform in [low, high)
+  std::int64_t ids = 3;       // integer tensors hold 0 … ids - 1; integer scalars a number ≥ 1
+  double low = -1, high = 1;  // floats are uniform in [low, high)
   std::map<std::string, double> at = {};  // constant fill of the named parameters
 };
 
@@ -38,10 +40,10 @@ inline void fill(OwnedTensor& tensor, const std::string& name, const Fill& how,
   std::uniform_int_distribution<std::int64_t> id(0, how.ids - 1);
   const auto constant = how.at.find(name);
   for (std::int64_t i = 0; i < view.elements(); ++i) {
-    const double drawn = view.dtype == DType::f64 ? real(random)
+    const double drawn = view.dtype == DType::f64       ? real(random)
                          : view.dtype == DType::boolean ? 1.0
-                         : view.shape.empty() ? static_cast<double>(1 + id(random))
-                                              : static_cast<double>(id(random));
+                         : view.shape.empty()           ? static_cast<double>(1 + id(random))
+                                                        : static_cast<double>(id(random));
     store(view.dtype, view.data, i, constant == how.at.end() ? drawn : constant->second);
   }
 }
@@ -71,6 +73,19 @@ inline std::map<std::string, std::vector<double>> evaluate(const Program& progra
   return results;
 }
 
+// Adds the results of `program` to `tensors`, as a later program's parameters.
+inline void add_results(const Program& program, const Sizes& sizes, Tensors& tensors) {
+  for (const auto& [name, values] : evaluate(program, sizes, tensors)) {
+    const int index = program.find_result(name);
+    const Type& type = program.results()[static_cast<std::size_t>(index)].type;
+    OwnedTensor tensor(held(type.dtype), shape_of(type, sizes));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      store(tensor.tensor().dtype, tensor.tensor().data, static_cast<std::int64_t>(i), values[i]);
+    }
+    tensors.emplace(name, std::move(tensor));
+  }
+}
+
 // ‖a - b‖ / ‖b‖, or ‖a - b‖ where b is small.
 inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return INFINITY;
@@ -87,12 +102,14 @@ struct Numeric {
   GradOptions grad = {};
   double step = 1e-5;
   double tolerance = 1e-6;
-  int elements = 12;  // single elements that are compared for each parameter; all where it has no more
+  int elements =
+      12;  // single elements that are compared for each parameter; all where it has no more
 };
 
-// The gradient block of `program` gives the central differences of ⟨results, upstream⟩: element by element where a
-// parameter has few, and along a random direction over all of its elements.
-inline void expect_gradient(const Program& program, const Sizes& sizes, const Numeric& numeric = {}) {
+// The gradient block of `program` gives the central differences of ⟨results, upstream⟩: element by
+// element where a parameter has few, and along a random direction over all of its elements.
+inline void expect_gradient(const Program& program, const Sizes& sizes,
+                            const Numeric& numeric = {}) {
   SCOPED_TRACE(program.name());
   const Program gradient = grad(program, numeric.grad);
   Tensors tensors;

@@ -1,7 +1,7 @@
 // coda/rewrite/grad.cpp: drives the table of gradient rules over a program, last node first.
 //
-// The gradient is built with every parameter it could need, then copied with those that it does need: parameters
-// come before the first node, and only the rules know what they read.
+// The gradient is built with every parameter it could need, then copied with those that it does
+// need: parameters come before the first node, and only the rules know what they read.
 #include "coda/rewrite/grad.h"
 
 #include <algorithm>
@@ -28,7 +28,8 @@ struct Request {
                                 .fix = std::move(fix)});
 }
 
-// The indices of `names` among `declared` (params or results); empty names: every floating-point one.
+// The indices of `names` among `declared` (params or results); empty names: every floating-point
+// one.
 template <class Declared>
 std::vector<int> select(const Program& program, std::span<const Declared> declared,
                         const std::vector<std::string>& names, const std::string& what) {
@@ -121,7 +122,9 @@ Program reverse(const Program& program, const Request& request, const std::vecto
   }
   for (std::size_t n = program.nodes().size(); n-- > 0;) {
     const Node& node = program.nodes()[n];
-    const auto reached = [&](Value v) { return adjoints.of(v).has_value(); };
+    const auto reached = [&](Value v) {
+      return adjoints.of(v).has_value();
+    };
     if (std::ranges::none_of(node.results, reached)) continue;
     builder.place(node.where);
     name_adjoints(adjoints, node, taken);

@@ -1,7 +1,7 @@
 // coda/rewrite/gradient_rules.cpp: the gradient of every op, a table of short rules.
 //
-// `d` is the adjoint of the result. What a rule gives may be too large: Adjoints sums what broadcasting
-// repeated, and drops what nobody wants, so rules speak of neither.
+// `d` is the adjoint of the result. What a rule gives may be too large: Adjoints sums what
+// broadcasting repeated, and drops what nobody wants, so rules speak of neither.
 #include "coda/rewrite/gradient_rules.h"
 
 #include <cmath>
@@ -16,8 +16,12 @@ Expr constant(const Expr& like, double number) {
 }
 
 // c ? a : 0, and the number 1 or 0 for it.
-Expr where_or_zero(Expr c, Expr a) { return where(c, a, constant(a, 0)); }
-Expr indicator(Expr c) { return where(c, constant(c, 1), constant(c, 0)); }
+Expr where_or_zero(Expr c, Expr a) {
+  return where(c, a, constant(a, 0));
+}
+Expr indicator(Expr c) {
+  return where(c, constant(c, 1), constant(c, 0));
+}
 
 // d @ other or other @ d, over the factors that they share, so that the dims come out as those of
 // `like`: dx = dz @ w, dw = dz @ x.
@@ -32,7 +36,8 @@ Expr contract(Expr d, Expr other, const Type& like) {
   return shared.factors.empty() ? left * right : product(left, right, shared);
 }
 
-// A statistic of the operand, one value for each row or block, repeated over the operand's elements.
+// A statistic of the operand, one value for each row or block, repeated over the operand's
+// elements.
 Expr over(const Site& s, Expr statistic) {
   const Attr& attr = s.node.attr;
   return spread(statistic, attr.axis, attr.block, s.x_type(0).dims);

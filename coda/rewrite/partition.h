@@ -15,6 +15,7 @@ struct Placement {
 };
 
 struct Partition {
+  Program block;  // what was cut: after the passes that went before
   Schedule schedule;
   std::vector<Placement> placements;  // one for each node of the block
 };
@@ -24,8 +25,8 @@ struct Partition {
 // their storage_dtype.
 Partition partition(const Program& block);
 
-// The passes, in order: the readable list. Today: simplify, partition. The algebra of the design's
-// rewrite.md goes between the two.
+// The passes, in order: the readable list. Today: simplify, partition. The algebra of whole
+// blocks goes between the two.
 Partition rewrite(const Program& block);
 
 // The unfused sequence: one step for each node that does work, as a library would call them. The

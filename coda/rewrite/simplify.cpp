@@ -1,6 +1,8 @@
-// coda/rewrite/simplify.cpp: rebuilds a program node by node through a few local rules and a table of what exists already.
+// coda/rewrite/simplify.cpp: rebuilds a program node by node through a few local rules and a table
+// of what exists already.
 //
-// A rule may only answer with a value of the node's own dims: layouts that follow depend on their order.
+// A rule may only answer with a value of the node's own dims: layouts that follow depend on their
+// order.
 #include "coda/rewrite/simplify.h"
 
 #include <cmath>
@@ -78,8 +80,8 @@ class Simplifier {
     const Type& got = type(v);
     if (wanted.dims != got.dims) return false;
     if (wanted.dtype == got.dtype) return true;
-    return wanted.dtype == DType::f32 && (is_float(got.dtype) ? got.dtype != DType::f64
-                                                              : number(v).has_value());
+    return wanted.dtype == DType::f32 &&
+           (is_float(got.dtype) ? got.dtype != DType::f64 : number(v).has_value());
   }
 
   std::optional<std::vector<Value>> layout_rule(const Node& node, const std::vector<Value>& args) {
@@ -118,8 +120,12 @@ class Simplifier {
 
   std::optional<Value> arithmetic_rule(const Node& node, const std::vector<Value>& args) {
     if (const auto folded = fold(node.op, args)) return to_.constant(*folded);
-    const auto is_number = [&](std::size_t i, double wanted) { return number(args[i]) == wanted; };
-    const auto inner = [&](std::size_t i) { return node_of(args[i])->args[0]; };
+    const auto is_number = [&](std::size_t i, double wanted) {
+      return number(args[i]) == wanted;
+    };
+    const auto inner = [&](std::size_t i) {
+      return node_of(args[i])->args[0];
+    };
     switch (node.op) {
       case Op::neg:
         if (is(args[0], Op::neg)) return inner(0);
@@ -155,7 +161,8 @@ class Simplifier {
     }
   }
 
-  // Arithmetic of two numbers. Functions of one number stay: their last bit belongs to whoever runs them.
+  // Arithmetic of two numbers. Functions of one number stay: their last bit belongs to whoever runs
+  // them.
   std::optional<double> fold(Op op, const std::vector<Value>& args) const {
     std::vector<double> numbers;
     for (const Value v : args) {
@@ -176,14 +183,16 @@ class Simplifier {
   }
 
   std::optional<Value> one(Op op, std::vector<Value> args, const Node& node) {
-    Node replacement{.op = op, .args = {}, .attr = {}, .results = node.results, .where = node.where};
+    Node replacement{
+        .op = op, .args = {}, .attr = {}, .results = node.results, .where = node.where};
     const Value made = make(replacement, std::move(args))[0];
     return fits(node, made) ? std::optional(made) : std::nullopt;
   }
 
   // The node, or one that computes the same.
   std::vector<Value> emit(Op op, std::vector<Value> args, const Attr& attr) {
-    // NOTE: keyed by what a node is asked for; the builder may complete the attributes, always in the same way.
+    // NOTE: keyed by what a node is asked for; the builder may complete the attributes, always in
+    // the same way.
     const auto key = [&](const std::vector<Value>& operands) {
       std::string text = std::to_string(attr.number) + "|" + attr.axis.text() + "|" +
                          std::to_string(attr.block) + "|" + std::to_string(int(attr.dtype));
@@ -193,8 +202,7 @@ class Simplifier {
     };
     const auto found = made_.find(key(args));
     if (found != made_.end()) return found->second;
-    const bool commutes =
-        op == Op::add || op == Op::mul || op == Op::minimum || op == Op::maximum;
+    const bool commutes = op == Op::add || op == Op::mul || op == Op::minimum || op == Op::maximum;
     if (commutes) {
       const auto swapped = made_.find(key({args[1], args[0]}));
       if (swapped != made_.end() &&  // only the order of the dims can differ

@@ -1,0 +1,136 @@
+// coda/rewrite/ledger.cpp: counts what a kernel must move and compute, whoever runs it.
+#include "coda/rewrite/ledger.h"
+
+#include <algorithm>
+#include <set>
+
+#include "coda/check/bind.h"
+
+namespace coda {
+namespace {
+
+std::int64_t bytes_of(const Type& type, const Sizes& sizes) {
+  return elements_of(type, sizes) * static_cast<std::int64_t>(size_of(type.dtype));
+}
+
+// A parameter that is only a table is read by rows (gather) or elements (pick), never more than all
+// of it.
+std::int64_t bytes_read(const Program& program, std::size_t param, const Sizes& sizes) {
+  const Type& type = program.params()[param].type;
+  const std::int64_t whole = bytes_of(type, sizes);
+  std::int64_t touched = 0;
+  for (const Result& result : program.results()) {
+    if (result.value.id == static_cast<int>(param)) return whole;
+  }
+  for (const Node& node : program.nodes()) {
+    for (std::size_t i = 0; i < node.args.size(); ++i) {
+      if (node.args[i].id != static_cast<int>(param)) continue;
+      if (i != 0 || (node.op != Op::gather && node.op != Op::pick)) return whole;
+      touched += elements_of(program.type(node.results[0]), sizes) *
+                 static_cast<std::int64_t>(size_of(type.dtype));
+    }
+  }
+  return std::min(whole, touched);
+}
+
+bool is_causal(const Program& program, const Node& node) {
+  const std::size_t tensors = node.args.size() - node.attr.keywords.size();
+  for (std::size_t i = 0; i < node.attr.keywords.size(); ++i) {
+    if (node.attr.keywords[i] != "causal") continue;
+    const Value v = node.args[tensors + i];
+    return !program.is_param(v) && program.node(v).op == Op::constant &&
+           program.node(v).attr.number != 0;
+  }
+  return false;
+}
+
+// Scores and weighted values: two products of S × T for each head, five with their gradients; half
+// of them where causal.
+std::int64_t attention_flops(const Program& program, const Node& node, const Sizes& sizes) {
+  const std::size_t first = node.op == Op::attention ? 0 : 1;
+  const Type& q = program.type(node.args[first]);
+  const Type& k = program.type(node.args[first + 1]);
+  const Type& v = program.type(node.args[first + 2]);
+  const auto last = [&](const Dim& dim) {
+    return require_extent(dim.factors.back(), sizes);
+  };
+  const std::int64_t scores =
+      elements_of(q, sizes) / std::max<std::int64_t>(1, last(q.dims[1])) * last(k.dims[0]);
+  const std::int64_t query = 2 * scores * last(q.dims[1]), value = 2 * scores * last(v.dims[1]);
+  const std::int64_t flops = node.op == Op::attention ? query + value : 3 * query + 2 * value;
+  return is_causal(program, node) ? flops / 2 : flops;
+}
+
+std::int64_t flops_of(const Program& program, const Node& node, const Sizes& sizes) {
+  const Type& type = program.type(node.results[0]);
+  switch (class_of(node.op)) {
+    case OpClass::product:
+      return 2 * elements_of(type, sizes) * require_extent(node.attr.axis, sizes);
+    case OpClass::unary:
+    case OpClass::binary:
+    case OpClass::compare:
+    case OpClass::select:
+      return elements_of(type, sizes);
+    case OpClass::reduce:
+    case OpClass::block_reduce:
+      return elements_of(program.type(node.args[0]), sizes);
+    case OpClass::indexed:
+      return node.op == Op::scatter_sum ? elements_of(program.type(node.args[0]), sizes) : 0;
+    case OpClass::opaque:
+      return attention_flops(program, node, sizes);
+    case OpClass::leaf:
+    case OpClass::cast:
+    case OpClass::layout:
+      return 0;
+  }
+  throw InternalError("an op class that the ledger does not know");
+}
+
+std::string kind_of(const Program& program) {
+  bool product = false;
+  for (const Node& node : program.nodes()) {
+    if (class_of(node.op) == OpClass::opaque) return "opaque";
+    product = product || node.op == Op::product;
+  }
+  return product ? "gemm" : "stream";
+}
+
+}  // namespace
+
+Ledger ledger(const Schedule& schedule, const Sizes& sizes) {
+  Ledger ledger;
+  ledger.total.step = "total";
+  for (const Step& step : schedule.steps) {
+    const Program& program = step.program;
+    Cost cost{.step = program.name(), .kind = kind_of(program)};
+    std::set<std::string> seen;
+    for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+      if (seen.insert(step.inputs[i]).second) cost.bytes_read += bytes_read(program, i, sizes);
+    }
+    for (const Result& result : program.results()) {
+      const std::int64_t bytes = bytes_of(result.type, sizes);
+      cost.bytes_written += bytes;
+      if (result.store == Store::accumulate) cost.bytes_read += bytes;
+    }
+    for (const Node& node : program.nodes()) cost.flops += flops_of(program, node, sizes);
+    ledger.total.bytes_read += cost.bytes_read;
+    ledger.total.bytes_written += cost.bytes_written;
+    ledger.total.flops += cost.flops;
+    ledger.steps.push_back(std::move(cost));
+  }
+  return ledger;
+}
+
+Schedule as_schedule(const Program& program) {
+  Schedule schedule{.name = program.name(),
+                    .params = {program.params().begin(), program.params().end()},
+                    .results = {program.results().begin(), program.results().end()},
+                    .steps = {}};
+  Step step{.program = program, .inputs = {}, .outputs = {}};
+  for (const Param& param : program.params()) step.inputs.push_back(param.name);
+  for (const Result& result : program.results()) step.outputs.push_back(result.name);
+  schedule.steps.push_back(std::move(step));
+  return schedule;
+}
+
+}  // namespace coda

@@ -1,0 +1,534 @@
+// coda/rewrite/partition.cpp: places the nodes of a block one by one, in order.
+//
+// Products start kernels, or stand beside products with an operand of theirs. Every other value
+// joins the kernel that made one of its operands, where check() accepts that. What cannot join, or
+// reads nothing but parameters, is lazy: the kernel that needs it computes it, and where it must be
+// stored (a product's operand, a result) a streaming kernel does.
+#include "coda/rewrite/partition.h"
+
+#include <algorithm>
+#include <map>
+
+#include "coda/rewrite/kernels.h"
+
+namespace coda {
+namespace {
+
+constexpr int kNone = Kernels::kNone;
+
+// Where the elements of a sum are this many times its results, no tile should add them up again.
+constexpr double kWideSum = 64;
+
+std::vector<Value> results_of(const Node& node) {
+  return node.results;
+}
+
+// Of no cost in whatever kernel needs them: no arithmetic, or scalars.
+bool is_free(const Program& program, const Node& node) {
+  switch (class_of(node.op)) {
+    case OpClass::leaf:
+      return node.op != Op::uniform;
+    case OpClass::cast:
+      return true;
+    case OpClass::layout:
+      return node.op != Op::join;
+    case OpClass::unary:
+    case OpClass::binary:
+    case OpClass::compare:
+    case OpClass::select:
+      return program.type(node.results[0]).is_scalar();
+    case OpClass::product:
+    case OpClass::reduce:
+    case OpClass::block_reduce:
+    case OpClass::indexed:
+    case OpClass::opaque:
+      return false;
+  }
+  throw InternalError("an op class that the partition does not know");
+}
+
+// A product sees its operand through these.
+bool is_seen_through(Op op) {
+  return op == Op::cast || op == Op::pin || op == Op::as || op == Op::split;
+}
+
+bool stands_alone(Op op) {
+  return class_of(op) == OpClass::opaque || op == Op::scatter_sum;
+}
+
+class Placer {
+ public:
+  explicit Placer(const Program& block)
+      : block_(block), kernels_(block), inner_(block.nodes().size()), reasons_(inner_.size()) {
+    find_accumulators();
+  }
+
+  Partition run() {
+    for (int n = 0; n < static_cast<int>(block_.nodes().size()); ++n) {
+      if (inner_[static_cast<std::size_t>(n)]) continue;
+      const Op op = block_node(n).op;
+      if (terms_.contains(n)) {
+        place_products(accumulator(n));
+      } else if (stands_alone(op)) {
+        place_alone(n);
+      } else {
+        place(n, kernels_.append(n));
+      }
+    }
+    for (const Result& result : block_.results()) store(kernels_.work_value(result.value));
+    sink();
+    Partition partition{.block = block_, .schedule = kernels_.schedule(), .placements = {}};
+    const std::vector<int> steps = kernels_.steps_of_nodes();
+    for (std::size_t n = 0; n < steps.size(); ++n) {
+      partition.placements.push_back({steps[n], std::move(reasons_[n])});
+    }
+    return partition;
+  }
+
+ private:
+  enum class Kind : std::uint8_t { gemm, stream, alone };
+  struct Traits {
+    Kind kind = Kind::stream;
+    std::set<Value> operands;  // gemm: what its products read
+  };
+
+  const Node& block_node(int n) const { return block_.nodes()[static_cast<std::size_t>(n)]; }
+  Traits& traits(int k) { return traits_[static_cast<std::size_t>(k)]; }
+  std::string& reason(int block_node) { return reasons_[static_cast<std::size_t>(block_node)]; }
+  bool is_free_value(Value v) const {
+    return is_free(kernels_.work(), kernels_.node(kernels_.producer(v)));
+  }
+
+  // ---- products ----
+
+  // Adds whose operands are products, or such adds, that nobody else reads: one accumulator.
+  void find_accumulators() {
+    const std::vector<int> uses = use_counts(block_);
+    for (int n = 0; n < static_cast<int>(block_.nodes().size()); ++n) {
+      const Node& node = block_node(n);
+      const auto is_term = [&](Value v) {
+        return uses[static_cast<std::size_t>(v.id)] == 1 && terms_.contains(block_.value(v).node);
+      };
+      const bool sum = node.op == Op::add && std::ranges::all_of(node.args, is_term);
+      if (node.op == Op::product || sum) terms_.insert(n);
+      if (!sum) continue;
+      for (const Value v : node.args) inner_[static_cast<std::size_t>(block_.value(v).node)] = true;
+    }
+  }
+
+  std::vector<int> accumulator(int root) const {
+    std::vector<int> nodes;
+    if (block_node(root).op == Op::add) {
+      for (const Value v : block_node(root).args) {
+        const std::vector<int> terms = accumulator(block_.value(v).node);
+        nodes.insert(nodes.end(), terms.begin(), terms.end());
+      }
+    }
+    nodes.push_back(root);
+    return nodes;
+  }
+
+  void place_products(const std::vector<int>& block_nodes) {
+    std::map<int, int> work;  // of each of block_nodes
+    for (const int n : block_nodes) work[n] = kernels_.append(n);
+    std::set<int> more;
+    std::set<Value> operands;
+    std::vector<Value> owned;
+    for (const auto& [n, w] : work) {
+      more.insert(w);
+      owned.push_back(kernels_.node(w).results[0]);
+      if (block_node(n).op != Op::product) continue;
+      for (const Value v : kernels_.node(w).args) operands.insert(see_through(v, more));
+    }
+    const std::string whole = "`" + kernels_.name(owned.back()) + "`";
+    std::string why;
+    for (int k = kernels_.count(); k-- > 0;) {
+      const auto shared = [&](Value v) {
+        return traits(k).operands.contains(v);
+      };
+      const auto operand = std::ranges::find_if(operands, shared);
+      if (operand == operands.end()) continue;
+      if (const auto no = kernels_.refusal(k, more, owned)) {
+        why = "shares `" + kernels_.name(*operand) + "` with an earlier kernel, but " + *no;
+        continue;
+      }
+      kernels_.add(k, more, owned);
+      traits(k).operands.insert(operands.begin(), operands.end());
+      for (const int n : block_nodes) {
+        reason(n) = "beside a product that reads `" + kernels_.name(*operand) + "` too";
+      }
+      return;
+    }
+    std::optional<std::string> no = kernels_.refusal(kNone, more, owned);
+    if (no && block_nodes.size() > 1) {  // not one accumulator after all: one by one
+      for (const int n : block_nodes) {
+        if (block_node(n).op == Op::product) {
+          place_product(n, work[n], "not summed on chip: " + *no);
+        } else {
+          place(n, work[n]);
+        }
+      }
+      return;
+    }
+    if (no) return place_product(block_nodes[0], work[block_nodes[0]], *no);
+    start(Kind::gemm, more, owned, operands);
+    for (const int n : block_nodes) {
+      reason(n) = block_nodes.size() > 1 ? "one accumulator, that of " + whole : "a product";
+      if (!why.empty()) reason(n) += "; " + why;
+    }
+  }
+
+  // A kernel for one product, its operands stored as they are where it cannot see through to them.
+  void place_product(int block_node, int w, const std::string& why) {
+    reason(block_node) = "a product of its own: " + why;
+    const std::vector<Value> owned = results_of(kernels_.node(w));
+    std::set<int> more{w};
+    std::set<Value> operands;
+    for (const Value v : kernels_.node(w).args) operands.insert(see_through(v, more));
+    if (kernels_.refusal(kNone, more, owned)) {
+      operands.clear();
+      for (const Value v : kernels_.node(w).args) {
+        store(v);
+        operands.insert(v);
+      }
+      more = {w};
+      if (const auto no = kernels_.refusal(kNone, more, owned)) {
+        throw InternalError("the partition of '" + block_.name() +
+                            "' cannot place a product: " + *no);
+      }
+    }
+    start(Kind::gemm, more, owned, operands);
+  }
+
+  // The stored value behind an operand; the lazy casts, ranges and renames between go into `more`.
+  Value see_through(Value v, std::set<int>& more) {
+    std::set<int> chain;
+    Value base = v;
+    while (kernels_.is_lazy(base) && is_seen_through(kernels_.node(kernels_.producer(base)).op)) {
+      chain.insert(kernels_.producer(base));
+      base = kernels_.node(kernels_.producer(base)).args[0];
+    }
+    store(base);
+    more.merge(chain);
+    return base;
+  }
+
+  int start(Kind kind, const std::set<int>& more, const std::vector<Value>& owned,
+            const std::set<Value>& operands = {}) {
+    traits_.push_back({kind, operands});
+    return kernels_.add(kNone, more, owned);
+  }
+
+  // ---- calls and scatters: one node a kernel ----
+
+  void place_alone(int n) {
+    const int w = kernels_.append(n);
+    const Node node = kernels_.node(w);
+    std::set<int> more{w};
+    for (const Value v : node.args) {
+      if (!kernels_.is_lazy(v)) continue;
+      const int from = kernels_.producer(v);
+      if (kernels_.node(from).op == Op::constant && class_of(node.op) == OpClass::opaque) {
+        more.insert(from);
+      } else {
+        store(v);
+      }
+    }
+    if (const auto no = kernels_.refusal(kNone, more, node.results)) {
+      throw InternalError("the partition of '" + block_.name() + "' cannot place " +
+                          std::string(name_of(node.op)) + ": " + *no);
+    }
+    start(Kind::alone, more, node.results);
+    reason(n) = std::string(name_of(node.op)) + " is a kernel of its own";
+  }
+
+  // ---- everything else ----
+
+  void place(int n, int w) {
+    std::string why;
+    for (const int k : homes(w)) {
+      const std::string home = describe_kernel(k);
+      std::optional<std::string> no = join(k, w);
+      if (!no) {
+        reason(n) = "joins " + home + why;
+        return;
+      }
+      why += "; not in " + home + ": " + *no;
+      if (finish_later(n, w, k)) {
+        reason(n) = "block sums in " + home + ", finished where they are read" + why;
+        return;
+      }
+    }
+    const bool sum = kernels_.node(w).op == Op::sum || kernels_.node(w).op == Op::logsumexp;
+    std::set<int> more{w};
+    std::set<Value> assumed;
+    if (sum) pull(w, kNone, Stored::where_better, more, assumed);
+    if (sum && kernels_.refusal(kNone, more, results_of(kernels_.node(w)), assumed) &&
+        finish_later(n, w, kNone)) {
+      reason(n) = "block sums in a streaming kernel, finished where they are read" + why;
+      return;
+    }
+    reason(n) = "computed where it is used" + why;
+  }
+
+  std::string describe_kernel(int k) const {
+    const int n = *kernels_.nodes(k).begin();
+    return "the kernel of `" + kernels_.name(kernels_.node(n).results[0]) + "`";
+  }
+
+  // The kernels that made operands of the node, those that run last first.
+  std::vector<int> homes(int w) {
+    std::vector<int> homes;
+    for (const Value v : kernels_.node(w).args) {
+      const int k = kernels_.owner(v);
+      if (k == kNone || traits(k).kind == Kind::alone) continue;
+      if (std::ranges::find(homes, k) == homes.end()) homes.push_back(k);
+    }
+    std::ranges::sort(homes, std::greater{});
+    for (std::size_t i = 0; i < homes.size(); ++i) {
+      for (std::size_t j = i + 1; j < homes.size(); ++j) {
+        if (kernels_.runs_after(homes[j], homes[i])) std::swap(homes[i], homes[j]);
+      }
+    }
+    return homes;
+  }
+
+  // sum(v, N) = sum(block_sum(v, N), blocks(N)): the block sums in kernel `k`, the rest where it is
+  // read. The same for logsumexp. NOTE: not for max: its gradient compares the operand with it,
+  // which only works if both come from the same rounding.
+  bool finish_later(int n, int w, int k) {
+    const Node whole = kernels_.node(w);
+    if (whole.op != Op::sum && whole.op != Op::logsumexp) return false;
+    const Op op = whole.op == Op::sum ? Op::block_sum : Op::block_logsumexp;
+    const int blocks = kernels_.append(n, op, whole.args, {.axis = whole.attr.axis});
+    const Value partial = kernels_.node(blocks).results[0];
+    bool fits = false;
+    if (k != kNone) {
+      fits = !join(k, blocks);
+    } else {
+      std::set<int> more{blocks};
+      std::set<Value> assumed;
+      pull(blocks, kNone, Stored::where_better, more, assumed);
+      fits = !kernels_.refusal(kNone, more, {partial}, assumed);
+    }
+    if (!fits) {
+      kernels_.drop(blocks);
+      return false;
+    }
+    const Dim rest = dim_of(Factor::blocks(whole.attr.axis, kBlock));
+    kernels_.substitute(w, kernels_.append(n, whole.op, {partial}, {.axis = rest}));
+    if (k == kNone) store(partial);
+    return true;
+  }
+
+  // Puts node `w` and the lazy values that it needs into kernel `k`, or says why not.
+  std::optional<std::string> join(int k, int w) {
+    std::optional<std::string> why;
+    for (const Stored policy : {Stored::where_better, Stored::all}) {
+      std::set<int> more{w};
+      std::set<Value> assumed;
+      pull(w, k, policy, more, assumed);
+      const std::vector<Value> owned = results_of(kernels_.node(w));
+      std::optional<std::string> no = kernels_.refusal(k, more, owned, assumed);
+      if (!no && !assumed.empty()) {
+        for (const Value v : assumed) store(v);
+        no = kernels_.refusal(k, more, owned);
+      }
+      if (!no) {
+        kernels_.add(k, more, owned);
+        return std::nullopt;
+      }
+      if (!why) why = std::move(no);
+    }
+    return why;
+  }
+
+  // ---- lazy values ----
+
+  enum class Stored : std::uint8_t { where_better, all };
+
+  // The lazy nodes that `n` needs in kernel `k` go into `more`; those that had better be stored,
+  // into `assumed`.
+  void pull(int n, int k, Stored policy, std::set<int>& more, std::set<Value>& assumed) {
+    for (const Value v : kernels_.node(n).args) {
+      if (!kernels_.is_lazy(v)) continue;
+      const int from = kernels_.producer(v);
+      if ((k != kNone && kernels_.contains(k, from)) || more.contains(from)) continue;
+      const bool store = !is_free_value(v) && (policy == Stored::all || better_stored(v, k));
+      if (store) {
+        assumed.insert(v);
+        continue;
+      }
+      more.insert(from);
+      pull(from, k, policy, more, assumed);
+    }
+  }
+
+  // Whether kernel `k` should read lazy `v` instead of computing it: another kernel computes it
+  // too, and reading what it comes from moves more than storing it; or it is a wide sum, and `k`
+  // would do it again for each tile.
+  bool better_stored(Value v, int k) {
+    const int from = kernels_.producer(v);
+    const Node& node = kernels_.node(from);
+    if (k != kNone && traits(k).kind == Kind::gemm && class_of(node.op) == OpClass::reduce &&
+        kernels_.weight(node.args[0]) > kWideSum * kernels_.weight(v)) {
+      return true;
+    }
+    bool elsewhere = false;
+    for (int other = 0; other < kernels_.count(); ++other) {
+      elsewhere = elsewhere || (other != k && kernels_.contains(other, from));
+    }
+    if (!elsewhere) return false;
+    const std::set<Value> read =
+        k == kNone ? std::set<Value>{} : kernels_.inputs(kernels_.nodes(k));
+    double again = 0;
+    for (const Value source : kernels_.inputs(with_lazy(from))) {
+      if (!read.contains(source)) again += kernels_.weight(source);
+    }
+    return again > 2 * kernels_.weight(v);
+  }
+
+  // The node and all lazy nodes under it.
+  std::set<int> with_lazy(int n) const {
+    std::set<int> nodes{n};
+    std::vector<int> todo{n};
+    while (!todo.empty()) {
+      const Node& node = kernels_.node(todo.back());
+      todo.pop_back();
+      for (const Value v : node.args) {
+        if (!kernels_.is_lazy(v)) continue;
+        if (nodes.insert(kernels_.producer(v)).second) todo.push_back(kernels_.producer(v));
+      }
+    }
+    return nodes;
+  }
+
+  // Sees to it that some kernel stores `v`: one that computes it anyway, a streaming kernel that
+  // reads the same, a new one.
+  void store(Value v) {
+    if (!kernels_.is_lazy(v)) return;
+    const int n = kernels_.producer(v);
+    for (int k = 0; k < kernels_.count(); ++k) {
+      if (!kernels_.contains(k, n) || kernels_.refusal(k, {}, {v})) continue;
+      kernels_.add(k, {}, {v});
+      return;
+    }
+    std::set<int> more{n};
+    std::set<Value> assumed;
+    pull(n, kNone, Stored::where_better, more, assumed);
+    for (const Value each : assumed) store(each);
+    if (store_in_stream(v, more)) return;
+    // One node, all that it reads stored.
+    for (const Value arg : kernels_.node(n).args) {
+      if (kernels_.is_lazy(arg) &&
+          class_of(kernels_.node(kernels_.producer(arg)).op) != OpClass::leaf) {
+        store(arg);
+      }
+    }
+    more = {n};
+    assumed.clear();
+    pull(n, kNone, Stored::where_better, more, assumed);
+    if (store_in_stream(v, more)) return;
+    throw InternalError("the partition of '" + block_.name() + "' cannot place `" +
+                        kernels_.name(v) + "`: " + *kernels_.refusal(kNone, more, {v}));
+  }
+
+  bool store_in_stream(Value v, const std::set<int>& more) {
+    const std::set<Value> read = kernels_.inputs(more);
+    for (int k = kernels_.count(); k-- > 0;) {
+      if (traits(k).kind != Kind::stream) continue;
+      const std::set<Value> theirs = kernels_.inputs(kernels_.nodes(k));
+      const auto shared = [&](Value each) {
+        return theirs.contains(each) && !kernels_.work().type(each).is_scalar();
+      };
+      if (std::ranges::none_of(read, shared) || kernels_.refusal(k, more, {v})) continue;
+      kernels_.add(k, more, {v});
+      return true;
+    }
+    if (kernels_.refusal(kNone, more, {v})) return false;
+    start(Kind::stream, more, {v});
+    return true;
+  }
+
+  // ---- afterwards ----
+
+  // A value that crosses, though what it comes from is stored as well, is computed again by its
+  // readers where that moves less.
+  void sink() {
+    for (int n = static_cast<int>(kernels_.work().nodes().size()); n-- > 0;) {
+      const Node node = kernels_.node(n);
+      if (!is_map(node.op) && class_of(node.op) != OpClass::layout) continue;
+      for (const Value v : node.results) sink(v);
+    }
+  }
+
+  void sink(Value v) {
+    const int home = kernels_.owner(v);
+    if (home == kNone || kernels_.is_result(v)) return;
+    std::vector<int> readers;
+    std::set<Value> read;  // by others, beside v
+    for (int k = 0; k < kernels_.count(); ++k) {
+      const std::set<Value> inputs = kernels_.inputs(kernels_.nodes(k));
+      if (inputs.contains(v)) readers.push_back(k);
+      for (const Value each : inputs) {
+        if (each != v && kernels_.owner(each) == home) read.insert(each);
+      }
+    }
+    if (readers.empty()) return;
+    std::set<int> chain;
+    std::set<Value> sources;
+    if (!trace(v, home, read, chain, sources)) return;
+    double now = kernels_.weight(v), then = 0;
+    for (const int k : readers) {
+      now += kernels_.weight(v);
+      const std::set<Value> inputs = kernels_.inputs(kernels_.nodes(k));
+      for (const Value each : sources) {
+        if (!inputs.contains(each)) then += kernels_.weight(each);
+      }
+    }
+    const auto refuses = [&](int k) {
+      return traits(k).kind == Kind::alone || kernels_.refusal(k, chain, {}).has_value();
+    };
+    if (then >= now || std::ranges::any_of(readers, refuses)) return;
+    for (const int k : readers) kernels_.add(k, chain, {});
+  }
+
+  // The nodes of kernel `home` between `v` and what is stored anyway (`sources`); false where they
+  // are more than maps and layout.
+  bool trace(Value v, int home, const std::set<Value>& read, std::set<int>& chain,
+             std::set<Value>& sources) const {
+    constexpr std::size_t kLongest = 12;
+    const int n = kernels_.producer(v);
+    const Node& node = kernels_.node(n);
+    const bool cheap = is_map(node.op) || class_of(node.op) == OpClass::layout ||
+                       class_of(node.op) == OpClass::leaf;
+    if (!cheap || chain.size() >= kLongest) return false;
+    if (!chain.insert(n).second) return true;
+    for (const Value arg : node.args) {
+      const bool stored = kernels_.work().is_param(arg) ||
+                          (!kernels_.is_lazy(arg) && kernels_.owner(arg) != home) ||
+                          kernels_.is_result(arg) || read.contains(arg);
+      if (stored) {
+        sources.insert(arg);
+      } else if (!trace(arg, home, read, chain, sources)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  const Program& block_;
+  Kernels kernels_;
+  std::vector<Traits> traits_;  // of each kernel
+  std::set<int> terms_;         // products, and adds that sum nothing else
+  std::vector<bool> inner_;     // of each node of the block: a term that another add takes
+  std::vector<std::string> reasons_;
+};
+
+}  // namespace
+
+Partition partition(const Program& block) {
+  return Placer(block).run();
+}
+
+}  // namespace coda
