@@ -35,8 +35,8 @@ struct Arguments {
   bool quick = false, json = false, profile = false;
   std::optional<std::int64_t> steps;
   std::optional<double> minutes;
-  std::int64_t layers = 4, width = 128, heads = 4, key_heads = 2, length = 128, sequences = 16;
-  double rate = 4e-3;
+  std::int64_t layers = 4, width = 128, heads = 4, key_heads = 2, length = 256, sequences = 8;
+  double rate = 2e-3;
   std::uint64_t seed = 1;
   int threads = 0;
 };

@@ -1,0 +1,409 @@
+// tests/model_test.cpp: the Llama-style model: gradients, learning, files, generation.
+#include "coda/model/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "coda/core/error.h"
+#include "coda/core/file.h"
+#include "coda/cpu/cpu.h"
+#include "coda/model/generate.h"
+#include "coda/model/trainer.h"
+#include "coda/reference/reference.h"
+
+namespace coda {
+namespace {
+
+ModelConfig tiny(Embeddings embeddings = Embeddings::separate) {
+  ModelConfig c;
+  c.vocabulary = 11;
+  c.layers = 2;
+  c.width = 8;
+  c.heads = 2;
+  c.key_heads = 1;
+  c.head_width = 4;
+  c.hidden = 12;
+  c.context = 6;
+  c.embeddings = embeddings;
+  return c;
+}
+
+Batch random_batch(const ModelConfig& config, std::int64_t sequences, std::uint64_t seed) {
+  Batch batch(sequences, config.context);
+  Random random(seed);
+  for (std::int64_t i = 0; i < sequences * config.context; ++i) {
+    batch.ids.as<std::int64_t>()[i] = random.below(config.vocabulary);
+    batch.targets.as<std::int64_t>()[i] = random.below(config.vocabulary);
+  }
+  return batch;
+}
+
+// Weights large enough that every nonlinearity is felt.
+void randomize(Arena& parameters, std::uint64_t seed) {
+  Random random(seed);
+  for (const auto& [name, tensor] : parameters.tensors()) {
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      store(tensor.dtype, tensor.data, i, 0.4 * random.normal() + (tensor.shape.size() == 1));
+    }
+  }
+}
+
+std::unique_ptr<Backend> cpu_backend(int threads = 1) {
+  cpu::Options options;
+  options.threads = threads;
+  return cpu::backend(options);
+}
+
+std::vector<double> values(const Tensor& tensor) {
+  std::vector<double> all;
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    all.push_back(load(tensor.dtype, tensor.data, i));
+  }
+  return all;
+}
+
+// Each tensor's gradient along a random direction against the loss at two points of it.
+void expect_central_differences(Embeddings embeddings) {
+  const auto backend = reference::backend();
+  const ModelConfig config = tiny(embeddings);
+  Model model(config, *backend, 2, config.context, DType::f64);
+  randomize(model.parameters(), 3);
+  const Batch batch = random_batch(config, 2, 4);
+  model.learn(batch);
+  std::map<std::string, std::vector<double>> gradients;
+  for (const auto& [name, tensor] : model.gradients().tensors()) gradients[name] = values(tensor);
+  Random random(5);
+  for (const auto& [name, tensor] : model.parameters().tensors()) {
+    auto* data = static_cast<double*>(tensor.data);
+    const std::vector<double> start(data, data + tensor.elements());
+    std::vector<double> direction;
+    double slope = 0, norm = 0;
+    for (const double gradient : gradients[name]) {
+      direction.push_back(random.normal());
+      slope += gradient * direction.back();
+      norm += gradient * gradient;
+    }
+    EXPECT_GT(norm, 0) << name;
+    constexpr double kStep = 1e-5;
+    double loss[2];
+    for (const int side : {0, 1}) {
+      for (std::size_t i = 0; i < start.size(); ++i) {
+        data[i] = start[i] + (side == 0 ? -kStep : kStep) * direction[i];
+      }
+      loss[side] = model.loss(batch);
+    }
+    std::ranges::copy(start, data);
+    const double difference = (loss[1] - loss[0]) / (2 * kStep);
+    EXPECT_NEAR(difference, slope, 1e-7 * std::sqrt(norm * static_cast<double>(start.size())))
+        << name;
+  }
+}
+
+TEST(Model, GradientsAreCentralDifferences) {
+  expect_central_differences(Embeddings::separate);
+}
+
+TEST(Model, ATiedTableGetsBothGradients) {
+  expect_central_differences(Embeddings::tied);
+}
+
+TEST(Model, TheCpuAgreesWithTheReferenceInDouble) {
+  const auto truth_backend = reference::backend();
+  const auto backend = cpu_backend();
+  const ModelConfig config = tiny();
+  Model truth(config, *truth_backend, 2, config.context, DType::f64);
+  Model model(config, *backend, 2, config.context);
+  randomize(truth.parameters(), 3);
+  randomize(model.parameters(), 3);
+  const Batch batch = random_batch(config, 2, 4);
+  EXPECT_NEAR(model.learn(batch), truth.learn(batch), 1e-5);
+  for (const auto& [name, tensor] : truth.gradients().tensors()) {
+    const std::vector<double> want = values(tensor), got = values(model.gradients()[name]);
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      difference += (got[i] - want[i]) * (got[i] - want[i]);
+      norm += want[i] * want[i];
+    }
+    EXPECT_LT(std::sqrt(difference), 1e-5 * std::sqrt(norm)) << name;
+  }
+}
+
+std::string temporary(const std::string& name) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "coda_model_test";
+  std::filesystem::create_directories(folder);
+  return (folder / name).string();
+}
+
+std::string rhyme(std::size_t bytes) {
+  std::string text;
+  while (text.size() < bytes) text += "the cat sat on the mat and the rat ran at the hat. ";
+  text.resize(bytes);
+  return text;
+}
+
+std::string rhyme_file() {
+  const std::string path = temporary("rhyme.txt");
+  write_file(path, rhyme(4000));
+  return path;
+}
+
+ModelConfig small() {
+  ModelConfig c = tiny();
+  c.vocabulary = 256;
+  c.width = 32;
+  c.heads = 4;
+  c.key_heads = 2;
+  c.head_width = 8;
+  c.hidden = 64;
+  c.context = 32;
+  return c;
+}
+
+TrainerOptions options(std::int64_t steps) {
+  TrainerOptions o;
+  o.sequences = 4;
+  o.steps = steps;
+  o.held_out_sequences = 4;
+  o.optimizer.rate = 1e-2;
+  return o;
+}
+
+TEST(Trainer, TheHeldOutLossFalls) {
+  const auto backend = cpu_backend();
+  const Corpus corpus(rhyme_file(), 32);
+  Trainer trainer(small(), options(60), corpus, *backend);
+  const double before = trainer.held_out_loss();
+  EXPECT_NEAR(before, std::log(256.0), 0.1);
+  while (trainer.done() < trainer.steps()) trainer.step();
+  EXPECT_LT(trainer.held_out_loss(), 0.5);
+}
+
+TEST(Trainer, LearnsTheSameBitsWithOneAndTwoThreads) {
+  const Corpus corpus(rhyme_file(), 32);
+  std::vector<std::vector<double>> learnt;
+  for (const int threads : {1, 2}) {
+    const auto backend = cpu_backend(threads);
+    Trainer trainer(small(), options(5), corpus, *backend);
+    for (int i = 0; i < 5; ++i) trainer.step();
+    learnt.emplace_back();
+    for (const auto& [name, tensor] : trainer.model().parameters().tensors()) {
+      const std::vector<double> all = values(tensor);
+      learnt.back().insert(learnt.back().end(), all.begin(), all.end());
+    }
+  }
+  EXPECT_EQ(learnt[0], learnt[1]);
+}
+
+TEST(Trainer, CalibrationChangesNothingThatIsLearnt) {
+  const auto backend = cpu_backend();
+  const Corpus corpus(rhyme_file(), 32);
+  Trainer one(small(), options(3), corpus, *backend), two(small(), options(3), corpus, *backend);
+  EXPECT_GT(two.calibrate(), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(one.step().loss, two.step().loss);
+}
+
+TEST(Trainer, ALossThatIsNotFiniteIsAnError) {
+  const auto backend = cpu_backend();
+  const Corpus corpus(rhyme_file(), 32);
+  Trainer trainer(small(), options(3), corpus, *backend);
+  randomize(trainer.model().parameters(), 1);
+  const Tensor& head = trainer.model().parameters()["lm_head.weight"];
+  store(head.dtype, head.data, 0, std::nan(""));
+  EXPECT_THROW(trainer.step(), ProgramError);
+}
+
+TEST(Optimizer, TheRateWarmsUpAndFalls) {
+  EXPECT_DOUBLE_EQ(scheduled_rate(1, 0, 1000), 0.01);
+  EXPECT_DOUBLE_EQ(scheduled_rate(1, 99, 1000), 1);
+  EXPECT_NEAR(scheduled_rate(1, 550, 1000), 0.525, 1e-9);
+  EXPECT_NEAR(scheduled_rate(1, 1000, 1000), 0.05, 1e-9);
+  for (std::int64_t step = 100; step < 999; ++step) {
+    EXPECT_GT(scheduled_rate(1, step, 1000), scheduled_rate(1, step + 1, 1000));
+  }
+}
+
+TEST(Optimizer, AStepIsAdamWWithClipping) {
+  const auto backend = cpu_backend();
+  const ModelConfig config = tiny();
+  const ArenaLayout layout(config);
+  const OptimizerOptions o;
+  AdamW adamw(layout, *backend, DType::f32, o);
+  Arena parameters(layout, DType::f32), gradients(layout, DType::f32);
+  randomize(parameters, 1);
+  randomize(gradients, 2);
+  std::map<std::string, std::vector<double>> p, g, m, v;
+  double norm = 0;
+  for (const auto& [name, tensor] : gradients.tensors()) {
+    g[name] = values(tensor);
+    p[name] = values(parameters[name]);
+    m[name] = v[name] = std::vector<double>(g[name].size());
+    for (const double x : g[name]) norm += x * x;
+  }
+  norm = std::sqrt(norm);
+  ASSERT_GT(norm, o.clip);
+  for (int t = 1; t <= 3; ++t) {
+    EXPECT_NEAR(adamw.step(parameters, gradients, 0.01), norm, 1e-4 * norm);
+    for (const auto& [name, tensor] : parameters.tensors()) {
+      const double decay = tensor.shape.size() == 2 ? o.weight_decay : 0;
+      const std::vector<double> got = values(tensor);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const double x = g[name][i] * o.clip / norm;
+        m[name][i] = o.beta1 * m[name][i] + (1 - o.beta1) * x;
+        v[name][i] = o.beta2 * v[name][i] + (1 - o.beta2) * x * x;
+        const double update = m[name][i] / (1 - std::pow(o.beta1, t)) /
+                              (std::sqrt(v[name][i] / (1 - std::pow(o.beta2, t))) + o.eps);
+        p[name][i] -= 0.01 * (decay * p[name][i] + update);
+        ASSERT_NEAR(got[i], p[name][i], 1e-4) << name << " " << i << " step " << t;
+      }
+    }
+  }
+}
+
+TEST(Files, ASavedModelHasTheSameLoss) {
+  const auto backend = cpu_backend();
+  for (const Embeddings embeddings : {Embeddings::separate, Embeddings::tied}) {
+    const ModelConfig config = tiny(embeddings);
+    Model model(config, *backend, 2, config.context);
+    randomize(model.parameters(), 3);
+    const std::string folder = temporary("saved/model");
+    save_model(folder, config, model.parameters());
+    EXPECT_EQ(load_config(folder), config);
+    Model again(load_config(folder), *backend, 2, config.context);
+    load_parameters(folder, again.parameters());
+    const Batch batch = random_batch(config, 2, 4);
+    EXPECT_EQ(again.loss(batch), model.loss(batch));
+  }
+}
+
+TEST(Files, AModelThatDoesNotFitIsAnErrorThatNamesTheTensor) {
+  const ModelConfig config = tiny();
+  Arena parameters(ArenaLayout(config), DType::f32);
+  const std::string folder = temporary("other");
+  save_model(folder, config, parameters);
+  ModelConfig wider = config;
+  wider.hidden = 13;
+  Arena other(ArenaLayout(wider), DType::f32);
+  try {
+    load_parameters(folder, other);
+    FAIL() << "loaded tensors of other sizes";
+  } catch (const ProgramError& error) {
+    EXPECT_NE(std::string(error.what()).find("mlp."), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(load_config(temporary("nothing")), ProgramError);
+  write_file(temporary("other/config.json"), "{\"vocab_size\": \"many\"}");
+  EXPECT_THROW(load_config(folder), ProgramError);
+}
+
+TEST(Config, CountsTheParametersThatTheArenaHas) {
+  for (const Embeddings embeddings : {Embeddings::separate, Embeddings::tied}) {
+    std::int64_t count = 0;
+    for (const ArenaLayout::Entry& entry : ArenaLayout(tiny(embeddings)).entries) {
+      std::int64_t n = 1;
+      for (const std::int64_t extent : entry.shape) n *= extent;
+      count += n;
+    }
+    EXPECT_EQ(count, tiny(embeddings).parameters());
+  }
+}
+
+TEST(Corpus, RefusesWhatCannotBeLearnt) {
+  const auto message = [](const std::string& path) {
+    try {
+      const Corpus corpus(path, 32);
+      return std::string("no error");
+    } catch (const ProgramError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_NE(message(temporary("missing.txt")).find("missing.txt"), std::string::npos);
+  EXPECT_NE(message(std::filesystem::temp_directory_path().string()).find("fix"),
+            std::string::npos);
+  write_file(temporary("empty.txt"), "");
+  EXPECT_NE(message(temporary("empty.txt")).find("empty"), std::string::npos);
+  write_file(temporary("short.txt"), rhyme(65));
+  EXPECT_NE(message(temporary("short.txt")).find("65 bytes"), std::string::npos);
+  write_file(temporary("enough.txt"), rhyme(66));
+  EXPECT_EQ(message(temporary("enough.txt")), "no error");
+}
+
+TEST(Corpus, NeverSamplesWhatIsHeldOut) {
+  std::string text(1000, 'a');
+  text.replace(1000 - 50, 50, 50, 'b');
+  write_file(temporary("two.txt"), text);
+  const Corpus corpus(temporary("two.txt"), 32);
+  ASSERT_EQ(corpus.held_out_bytes(), 50);
+  Batch batch(8, 32);
+  Random random(1);
+  for (int i = 0; i < 100; ++i) {
+    corpus.sample(random, batch);
+    for (std::int64_t j = 0; j < 8 * 32; ++j) {
+      ASSERT_EQ(batch.ids.as<std::int64_t>()[j], 'a');
+      ASSERT_EQ(batch.targets.as<std::int64_t>()[j], 'a');
+    }
+  }
+  corpus.held_out(0, 8, batch);
+  for (std::int64_t j = 0; j < 8 * 32; ++j) {
+    ASSERT_EQ(batch.ids.as<std::int64_t>()[j], 'b');
+    ASSERT_EQ(batch.targets.as<std::int64_t>()[j], 'b');
+  }
+}
+
+TEST(Reader, CachedKeysGiveTheLossOfTheWholeSequence) {
+  const auto backend = cpu_backend();
+  const ModelConfig config = tiny();
+  Model model(config, *backend, 1, config.context);
+  randomize(model.parameters(), 3);
+  const Batch batch = random_batch(config, 1, 4);
+  Reader reader(config, model.parameters(), *backend);
+  const std::span ids(batch.ids.as<std::int64_t>(), 6),
+      targets(batch.targets.as<std::int64_t>(), 6);
+  double loss = 0;
+  std::vector<double> logits;
+  for (std::size_t i = 0; i < 6; ++i) {
+    logits = reader.read(ids.subspan(i, 1));
+    double sum = 0;
+    for (const double z : logits) sum += std::exp(z);
+    loss += (std::log(sum) - logits[static_cast<std::size_t>(targets[i])]) / 6;
+  }
+  EXPECT_NEAR(loss, model.loss(batch), 1e-5);
+
+  Reader at_once(config, model.parameters(), *backend);
+  const std::vector<double> same = at_once.read(ids);
+  for (std::size_t i = 0; i < same.size(); ++i) EXPECT_NEAR(same[i], logits[i], 1e-4);
+}
+
+TEST(Reader, AFullContextForgetsItsOlderHalf) {
+  const auto backend = cpu_backend();
+  const ModelConfig config = tiny();
+  Arena parameters(ArenaLayout(config), DType::f32);
+  randomize(parameters, 3);
+  const std::vector<std::int64_t> ids = {1, 2, 3, 4, 5, 6, 7};
+  Reader long_reader(config, parameters, *backend), short_reader(config, parameters, *backend);
+  for (std::size_t i = 0; i < 6; ++i) long_reader.read(std::span(ids).subspan(i, 1));
+  const std::vector<double> a = long_reader.read(std::span(ids).last(1));
+  const std::vector<double> b = short_reader.read(std::span(ids).last(3));
+  EXPECT_EQ(a, b);
+}
+
+TEST(Sample, FollowsTemperatureAndTopK) {
+  const std::vector<double> logits = {0, 3, 1, 2.9};
+  Random random(1);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(sample(logits, {.temperature = 0}, random), 1);
+    EXPECT_EQ(sample(logits, {.temperature = 5, .top_k = 1}, random), 1);
+    const std::int64_t two = sample(logits, {.temperature = 1, .top_k = 2}, random);
+    EXPECT_TRUE(two == 1 || two == 3);
+  }
+  int counts[4] = {};
+  for (int i = 0; i < 4000; ++i) ++counts[sample(logits, {.temperature = 1, .top_k = 0}, random)];
+  const double sum = 1 + std::exp(3) + std::exp(1) + std::exp(2.9);
+  EXPECT_NEAR(counts[1], 4000 * std::exp(3) / sum, 150);
+  EXPECT_NEAR(counts[2], 4000 * std::exp(1) / sum, 60);
+}
+
+}  // namespace
+}  // namespace coda
