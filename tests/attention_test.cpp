@@ -10,7 +10,10 @@
 #include <random>
 #include <string>
 
+#include "coda/check/check.h"
 #include "coda/core/tensor.h"
+#include "coda/program/builder.h"
+#include "coda/reference/reference.h"
 
 namespace coda::cpu {
 namespace {
@@ -243,14 +246,13 @@ TEST(Attention, EqualsWholeRowsOfScores) {
       {1, 6, 3, 130, 130, 16, 16}, {1, 2, 2, 7, 200, 64, 80},   {2, 3, 1, 100, 40, 33, 5},
       {1, 1, 1, 63, 129, 128, 64}, {1, 2, 1, 257, 257, 24, 24},
   };
+  const AttentionOptions all[] = {options(false, 0, 0, 1), options(true, 0, 0, 1),
+                                  options(true, 50, 0, 1), options(false, 1, 0.7, 1),
+                                  options(true, 0, 0.7, 1)};
   for (const AttentionSizes& n : sizes) {
-    for (const bool causal : {false, true}) {
-      for (const std::int64_t window : {0, 1, 50}) {
-        for (const double softcap : {0.0, 0.7}) {
-          const Case c{n, options(causal, window, softcap, n.width), DType::f32};
-          expect_right(c, Layout::tokens, tolerance(c.dtype));
-        }
-      }
+    for (AttentionOptions option : all) {
+      option.scale = 1 / std::sqrt(static_cast<double>(n.width));
+      expect_right({n, option, DType::f32}, Layout::tokens, tolerance(DType::f32));
     }
   }
 }
@@ -346,6 +348,104 @@ TEST(Attention, AResultThatNobodyWantsIsNotWritten) {
   OwnedTensor scratch(DType::u8, {static_cast<std::int64_t>(attention_scratch_bytes(c.sizes, 1))});
   attention_grad(a, 1, {scratch.as<std::byte>(), scratch.bytes()});
   EXPECT_EQ(std::memcmp(dv.data(), all.dv.memory.data(), dv.size() * sizeof(float)), 0);
+}
+
+// ---- programs that are one call ----
+
+Dim product(std::initializer_list<const char*> names) {
+  Dim dim;
+  for (const char* name : names) dim = dim * dim_of(name);
+  return dim;
+}
+
+OwnedTensor random_tensor(DType dtype, std::vector<std::int64_t> shape, std::uint64_t seed) {
+  OwnedTensor tensor(dtype, std::move(shape));
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  for (std::int64_t i = 0; i < tensor.tensor().elements(); ++i) {
+    store(dtype, tensor.tensor().data, i, normal(random));
+  }
+  return tensor;
+}
+
+void expect_as_the_reference(const Program& program, const Sizes& sizes,
+                             const std::vector<Tensor>& params) {
+  const Kernel kernel = compile_attention(check(program), sizes, 2);
+  const auto truth = reference::evaluate(program, sizes, params, reference::Mode::exact);
+  std::vector<OwnedTensor> results;
+  std::vector<Tensor> views;
+  for (std::size_t r = 0; r < truth.size(); ++r) {
+    std::vector<std::int64_t> shape;
+    for (const Dim& dim : program.results()[r].type.dims) {
+      shape.push_back(require_extent(dim, sizes));
+    }
+    results.emplace_back(program.results()[r].type.dtype, shape);
+    views.push_back(results.back().tensor());
+  }
+  const OwnedTensor scratch(DType::u8, {static_cast<std::int64_t>(kernel.scratch_bytes())});
+  kernel.run(params, views, {scratch.as<std::byte>(), scratch.bytes()});
+  for (std::size_t r = 0; r < truth.size(); ++r) {
+    ASSERT_EQ(static_cast<std::int64_t>(truth[r].data.size()), views[r].elements());
+    for (std::size_t i = 0; i < truth[r].data.size(); ++i) {
+      ASSERT_NEAR(load(views[r].dtype, views[r].data, static_cast<std::int64_t>(i)),
+                  truth[r].data[i], 1e-5)
+          << program.results()[r].name << " " << i;
+    }
+  }
+}
+
+TEST(AttentionProgram, HasOptionsFromNumbersAndParametersAndStoresInAnyOrder) {
+  const Sizes sizes{{"A", 2}, {"B", 3}, {"S", 5}, {"T", 9}, {"H", 4}, {"G", 2}, {"E", 6}, {"C", 7}};
+  const Dim queries = product({"A", "B", "S"}), keys = product({"A", "B", "T"});
+  Builder b("call", Program::Kind::program);
+  const Value q = b.param("q", {DType::f32, {queries, product({"H", "E"})}});
+  const Value k = b.param("k", {DType::f32, {keys, product({"G", "E"})}});
+  const Value v = b.param("v", {DType::f32, {keys, product({"G", "C"})}});
+  const Value cap = b.param("cap", {DType::f32, {}});
+  Attr attr;
+  attr.keywords = {"window", "softcap"};
+  const auto out = b.ops(Op::attention, {q, k, v, b.constant(4), cap}, attr);
+  b.result("o", {DType::f32, {product({"A", "B"}), dim_of("H"), dim_of("S"), dim_of("C")}}, out[0]);
+  b.result("lse", {DType::f32, {product({"A", "B"}), dim_of("H"), dim_of("S")}}, out[1]);
+  const Program program = std::move(b).finish();
+
+  const OwnedTensor q_data = random_tensor(DType::f32, {30, 24}, 1);
+  const OwnedTensor k_data = random_tensor(DType::f32, {2, 3, 9, 2, 6}, 2);  // an axis a factor
+  const OwnedTensor v_data = random_tensor(DType::f32, {54, 14}, 3);
+  OwnedTensor cap_data(DType::f32, {});
+  cap_data.as<float>()[0] = 1.5f;
+  expect_as_the_reference(program, sizes,
+                          {q_data.tensor(), k_data.tensor(), v_data.tensor(), cap_data.tensor()});
+}
+
+TEST(AttentionProgram, GradientsComeFromWhatForwardStored) {
+  const Sizes sizes{{"B", 2}, {"S", 5}, {"H", 4}, {"G", 2}, {"E", 6}};
+  const Dim tokens = product({"B", "S"});
+  const Type query{DType::f32, {tokens, product({"H", "E"})}};
+  const Type key{DType::f32, {tokens, product({"G", "E"})}};
+  Builder b("call", Program::Kind::program);
+  std::vector<Value> args;
+  for (const char* name : {"d", "q"}) args.push_back(b.param(name, query));
+  for (const char* name : {"k", "v"}) args.push_back(b.param(name, key));
+  args.push_back(b.param("o", query));
+  args.push_back(b.param("lse", {DType::f32, {tokens, dim_of("H")}}));
+  args.push_back(b.constant(1));
+  Attr attr;
+  attr.keywords = {"causal"};
+  const auto out = b.ops(Op::attention_grad, args, attr);
+  b.result("dv", key, out[2]);
+  b.result("dq", query, out[0]);
+  const Program program = std::move(b).finish();
+
+  std::vector<OwnedTensor> owned;
+  for (const std::int64_t columns : {24, 24, 12, 12, 24}) {
+    owned.push_back(random_tensor(DType::f32, {10, columns}, 5 + owned.size()));
+  }
+  owned.emplace_back(DType::f32, std::vector<std::int64_t>{10, 4});
+  for (std::int64_t i = 0; i < 40; ++i) owned[5].as<float>()[i] = 3;
+  std::vector<Tensor> params;
+  for (const OwnedTensor& tensor : owned) params.push_back(tensor.tensor());
+  expect_as_the_reference(program, sizes, params);
 }
 
 }  // namespace
