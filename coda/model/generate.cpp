@@ -71,6 +71,7 @@ Reader::Reader(const ModelConfig& config, const Arena& parameters, const Backend
       parameters_(parameters),
       backend_(backend),
       dtype_(dtype),
+      attend_(standard_program("attention.coda", "attend", dtype)),
       eps_(dtype, config.norm_eps) {
   const std::int64_t width = config.key_heads * config.head_width;
   for (std::int64_t i = 0; i < config.layers; ++i) {
@@ -128,7 +129,7 @@ std::vector<double> Reader::read_chunk(std::span<const std::int64_t> ids) {
                   scratch_.span());
   Sizes sizes = block_sizes(config_, 1, length);
   sizes["T"] = before + length;
-  const CompiledBlock attend(standard_program("attention.coda", "attend", dtype_), backend_, sizes);
+  const CompiledBlock attend(attend_, backend_, sizes);
   scratch_.reserve(attend.scratch_bytes());
   for (std::int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<std::size_t>(i);
