@@ -101,6 +101,16 @@ const Case kCases[] = {
     {"(x: f32[M, L]) -> (y: f32[M, blocks(L)])", "m = block_logsumexp(x, L)\ny = m * m"},
     {"(x: f32[M, L]) -> (y: f32[M])", "y = logsumexp(block_logsumexp(x, L), blocks(L))"},
     {"(x: f32[M, N], s: f32) -> (y: f32[M, N])", "y = x * index(N) * s / size(N)"},
+    // Operands that a reduced sum repeats: what its gradient lacks counts as often.
+    {"(x: f32[M], b: f32[M, N]) -> (y: f32[M])", "y = sum(x + b, N)"},
+    {"(x: f32, b: f32[M, N], c: f32[N]) -> (y: f32)", "y = sum(sum(x - c + b * b, N), M)"},
+    {"(x: f32[B*S], b: f32[B*S, H*E]) -> (y: f32)", "y = sum(sum(where(b > 0, x, b), H*E), B*S)"},
+    {"(x: f32[M], c: f32[S]) -> (y: f32[M])", "y = sum(spread(x, S) + spread(x, S) * c, S)"},
+    {"(x: f32[M, L]) -> (y: f32[M])", "y = sum(block_sum(x * x, L), blocks(L))"},
+    {"(x: f32[M, L]) -> (y: f32)", "y = sum(sum(block_max(x, L), blocks(L)), M)"},
+    {"(x: f32[B*S, N], w: f32[N, K]) -> (y: f32[B])", "y = sum(sum(x @ w, K), S)"},
+    {"(x: f32[B*S, N], y: f32[S*K]) -> (z: f32)",
+     "a = sum(sum(x * x, N), B)\nz = sum(sum(a, S) * y * y, S*K)"},
     // Factors that broadcast into a product of them.
     {"(x: f32[B*S, H*E], c: f32[S, E], g: f32[E], h: f32[H], b: f32[B]) -> (y: f32[B*S, H*E])",
      "y = x * c * g * h * b"},

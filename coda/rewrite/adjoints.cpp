@@ -6,24 +6,29 @@
 
 namespace coda {
 
-Expr sum_to(Expr e, const Type& type) {
-  // Neighbouring factors go in one sum, so that B*S stays one axis that block sums can cut.
-  const std::vector<Dim> dims = e.type().dims;
-  for (const Dim& dim : dims) {
-    Dim run;
+namespace {
+
+// The factors of `type` that `other` lacks, neighbours together, so that B*S stays one axis that
+// block sums can cut.
+std::vector<Dim> missing_runs(const Type& type, const Type& other) {
+  std::vector<Dim> runs;
+  for (const Dim& dim : type.dims) {
+    bool open = false;
     for (const Factor& factor : dim.factors) {
-      if (!has_factor(type, factor)) {
-        run.factors.push_back(factor);
-      } else if (!run.factors.empty()) {
-        e = reduce(Op::sum, e, std::exchange(run, {}));
-      }
+      const bool missing = !has_factor(other, factor);
+      if (missing && !open) runs.emplace_back();
+      if (missing) runs.back().factors.push_back(factor);
+      open = missing;
     }
-    if (!run.factors.empty()) e = reduce(Op::sum, e, run);
   }
+  return runs;
+}
+
+}  // namespace
+
+Expr spread_to(Expr e, const Type& type) {
   Dim missing;
-  for (const Factor& factor : factors_of(type)) {
-    if (!has_factor(e.type(), factor)) missing.factors.push_back(factor);
-  }
+  for (const Dim& run : missing_runs(type, e.type())) missing = missing * run;
   return missing.factors.empty() ? e : spread(e, missing, 0, type.dims);
 }
 
@@ -56,9 +61,32 @@ Adjoints::Adjoints(const Program& program, const std::vector<Value>& wrt, Copier
 
 void Adjoints::add(Value v, Expr e) {
   if (!wanted(v)) return;
+  const Type& type = program_->type(v);
+  for (const Dim& run : missing_runs(Type(e.type()), type)) e = reduce(Op::sum, e, run);
   std::optional<Expr>& adjoint = adjoints_[static_cast<std::size_t>(v.id)];
-  e = sum_to(e, program_->type(v));
-  adjoint = adjoint ? *adjoint + e : e;
+  if (!adjoint) {
+    adjoint = e;
+    return;
+  }
+  // NOTE: B*S and S*N would share a factor without aligning: then both take all factors first.
+  const bool aligns = missing_runs(e.type(), adjoint->type()).empty() ||
+                      missing_runs(adjoint->type(), e.type()).empty();
+  adjoint = aligns ? *adjoint + e : spread_to(*adjoint, type) + spread_to(e, type);
+}
+
+void Adjoints::add_aligned(Value v, Expr e, const Type& repeated) {
+  if (!wanted(v)) return;
+  for (const Dim& run : missing_runs(repeated, program_->type(v))) {
+    Dim uncounted;
+    for (const Factor& factor : run.factors) {
+      if (!has_factor(e.type(), factor)) uncounted.factors.push_back(factor);
+    }
+    if (uncounted.factors.empty()) continue;
+    Attr size;
+    size.axis = uncounted;
+    e = e * Expr{builder_, builder_->op(Op::size, {}, std::move(size))};
+  }
+  add(v, e);
 }
 
 }  // namespace coda

@@ -133,8 +133,9 @@ Program reverse(const Program& program, const Request& request, const std::vecto
   for (const int i : request.wrt) {
     const Param& param = program.params()[static_cast<std::size_t>(i)];
     const auto& adjoint = adjoints.of(Value{i});
-    builder.result("d_" + param.name, param.type,
-                   (adjoint ? *adjoint : zeros(builder, param.type.dims)).value);
+    builder.result(
+        "d_" + param.name, param.type,
+        (adjoint ? spread_to(*adjoint, param.type) : zeros(builder, param.type.dims)).value);
   }
   return std::move(builder).finish();
 }

@@ -36,11 +36,13 @@ Expr contract(Expr d, Expr other, const Type& like) {
   return shared.factors.empty() ? left * right : product(left, right, shared);
 }
 
-// A statistic of the operand, one value for each row or block, repeated over the operand's
-// elements.
+// A statistic of the operand, ready to align with its elements: those of blocks are repeated.
 Expr over(const Site& s, Expr statistic) {
   const Attr& attr = s.node.attr;
-  return spread(statistic, attr.axis, attr.block, s.x_type(0).dims);
+  if (attr.block == 0 || !has_factor(statistic.type(), Factor::blocks(attr.axis, attr.block))) {
+    return statistic;
+  }
+  return spread(spread_to(statistic, s.y_type()), attr.axis, attr.block, s.x_type(0).dims);
 }
 
 // Ties share evenly. NOTE: at least 1, because a stored operand may have been rounded away from its
@@ -68,7 +70,7 @@ Expr join_pieces(const Site& s) {
   std::vector<Expr> pieces;
   for (std::size_t i = 0; i < s.node.results.size(); ++i) {
     const std::vector<Dim>& dims = s.y_type(i).dims;
-    pieces.push_back(s.d_of(i) ? in_dims(*s.d_of(i), dims) : zeros(s.adjoints.builder(), dims));
+    pieces.push_back(s.has_d(i) ? in_dims(s.whole_d(i), dims) : zeros(s.adjoints.builder(), dims));
   }
   return join(pieces, s.node.attr.axis, s.node.attr.dims);
 }
@@ -106,14 +108,14 @@ void differentiate_attention(const Site& s) {
            "attention has gradients for q, k and v only",
            "name the parameters that need gradients in wrt, and leave that one out");
   }
-  if (s.d_of(1)) {
+  if (s.has_d(1)) {
     refuse(s,
            "a result that is differentiated depends on attention's lse (" +
                describe(program, s.node.results[1]) + "), which has no gradient",
            "only the first result of attention, o, has a gradient",
            "name in `of` the results that do not depend on lse, or compute them from o");
   }
-  std::vector<Value> args{in_dims(*s.d_of(0), s.y_type(0).dims).value};
+  std::vector<Value> args{in_dims(s.whole_d(), s.y_type().dims).value};
   for (std::size_t i = 0; i < 3; ++i) args.push_back(s.x(i).value);
   args.push_back(s.y(0).value);
   args.push_back(s.y(1).value);
@@ -148,73 +150,75 @@ void differentiate(const Site& s) {
       return;
 
     case Op::product:
-      s.give(0, contract(s.d(), s.x(1), s.x_type(0)));
-      s.give(1, contract(s.d(), s.x(0), s.x_type(1)));
+      s.give(0, contract(s.whole_d(), s.x(1), s.x_type(0)));
+      s.give(1, contract(s.whole_d(), s.x(0), s.x_type(1)));
       return;
 
     case Op::neg:
-      return s.give(0, -s.d());
+      return s.align(0, -s.d());
     case Op::abs: {
       const Expr x = s.x(0), zero = constant(x, 0);  // the sign of 0 is 0, of NaN is NaN
       const Expr sign = where(map(Op::gt, x, zero), constant(x, 1),
                               where(map(Op::lt, x, zero), constant(x, -1), x));
-      return s.give(0, s.d() * sign);
+      return s.align(0, s.d() * sign);
     }
     case Op::exp:
-      return s.give(0, s.d() * s.y());
+      return s.align(0, s.d() * s.y());
     case Op::log:
-      return s.give(0, s.d() / s.x(0));
+      return s.align(0, s.d() / s.x(0));
     case Op::sqrt:
-      return s.give(0, 0.5 * s.d() / s.y());
+      return s.align(0, 0.5 * s.d() / s.y());
     case Op::rsqrt:
-      return s.give(0, -0.5 * s.d() * (s.y() * s.y() * s.y()));
+      return s.align(0, -0.5 * s.d() * (s.y() * s.y() * s.y()));
     case Op::tanh:
-      return s.give(0, s.d() * (1 - s.y() * s.y()));
+      return s.align(0, s.d() * (1 - s.y() * s.y()));
     case Op::sigmoid:
-      return s.give(0, s.d() * (s.y() * (1 - s.y())));
+      return s.align(0, s.d() * (s.y() * (1 - s.y())));
     case Op::erf:
-      return s.give(0, s.d() * (2 * std::numbers::inv_sqrtpi * map(Op::exp, -(s.x(0) * s.x(0)))));
+      return s.align(0, s.d() * (2 * std::numbers::inv_sqrtpi * map(Op::exp, -(s.x(0) * s.x(0)))));
 
     case Op::add:
-      s.give(0, s.d());
-      return s.give(1, s.d());
+      s.align(0, s.d());
+      return s.align(1, s.d());
     case Op::sub:
-      s.give(0, s.d());
-      return s.give(1, -s.d());
+      s.align(0, s.d());
+      return s.align(1, -s.d());
     case Op::mul:
-      s.give(0, s.d() * s.x(1));
-      return s.give(1, s.d() * s.x(0));
+      if (s.node.args[0] == s.node.args[1]) return s.align(0, 2 * s.d() * s.x(0));
+      s.align(0, s.d() * s.x(1));
+      return s.align(1, s.d() * s.x(0));
     case Op::div:
-      s.give(0, s.d() / s.x(1));
-      return s.give(1, -(s.d() / s.x(1) * s.y()));
+      s.align(0, s.d() / s.x(1));
+      return s.align(1, -(s.d() / s.x(1) * s.y()));
     case Op::maximum:
     case Op::minimum: {
       const Op loses = s.node.op == Op::maximum ? Op::lt : Op::gt;
       const Expr a = s.x(0), b = s.x(1), ties = map(Op::eq, a, b);
-      s.give(0, winner_share(map(loses, a, b), ties, s.d()));
-      return s.give(1, winner_share(map(loses, b, a), ties, s.d()));
+      s.align(0, winner_share(map(loses, a, b), ties, s.d()));
+      return s.align(1, winner_share(map(loses, b, a), ties, s.d()));
     }
     case Op::where:
-      s.give(1, where_or_zero(s.x(0), s.d()));
-      return s.give(2, where(s.x(0), constant(s.d(), 0), s.d()));
+      s.align(1, where_or_zero(s.x(0), s.d()));
+      return s.align(2, where(s.x(0), constant(s.d(), 0), s.d()));
 
     // A rounding passes the gradient on.
     case Op::cast:
     case Op::pin:
-      return s.give(0, s.d());
+      return s.align(0, s.d());
 
     case Op::split:
       return s.give(0, join_pieces(s));
     case Op::join: {
-      const std::vector<Expr> pieces = split(s.d(), s.node.attr.axis, s.node.attr.dims);
+      const std::vector<Expr> pieces = split(s.whole_d(), s.node.attr.axis, s.node.attr.dims);
       for (std::size_t i = 0; i < pieces.size(); ++i) s.give(i, pieces[i]);
       return;
     }
     case Op::as:
-      return s.give(0, as(in_dims(s.d(), s.y_type().dims), s.x_type(0).dims));
+      return s.give(0, as(in_dims(s.whole_d(), s.y_type().dims), s.x_type(0).dims));
     case Op::spread:
-      if (s.node.attr.block == 0) return s.give(0, s.d());  // summed to the operand's factors
-      return s.give(0, block_reduce(Op::block_sum, s.d(), s.node.attr.axis, s.node.attr.block));
+      if (s.node.attr.block == 0) return s.align(0, s.d());
+      return s.give(0,
+                    block_reduce(Op::block_sum, s.whole_d(), s.node.attr.axis, s.node.attr.block));
 
     case Op::sum:
     case Op::block_sum:
@@ -227,11 +231,11 @@ void differentiate(const Site& s) {
       return s.give(0, softmax_share(s, s.x(0), s.y(), s.d()));
 
     case Op::gather: {
-      const Expr d = in_dims(s.d(), s.y_type().dims);
+      const Expr d = in_dims(s.whole_d(), s.y_type().dims);
       return s.give(0, two_operands(Op::scatter_sum, d, s.x(1), s.x_type(0).dims.front()));
     }
     case Op::scatter_sum:
-      return s.give(0, two_operands(Op::gather, in_dims(s.d(), s.y_type().dims), s.x(1)));
+      return s.give(0, two_operands(Op::gather, in_dims(s.whole_d(), s.y_type().dims), s.x(1)));
     case Op::pick:
       return s.give(0, scatter_pick(s, s.x(1), s.d()));
 

@@ -18,10 +18,18 @@ struct Site {
   const Type& y_type(std::size_t slot = 0) const {
     return adjoints.program().type(node.results[slot]);
   }
-  const std::optional<Expr>& d_of(std::size_t slot) const {
-    return adjoints.of(node.results[slot]);
+  bool has_d(std::size_t slot) const { return adjoints.of(node.results[slot]).has_value(); }
+  // The adjoint of a result: as it is, which maps align by name, and with all factors of the
+  // result.
+  Expr d() const { return *adjoints.of(node.results[0]); }
+  Expr whole_d(std::size_t slot = 0) const {
+    return spread_to(*adjoints.of(node.results[slot]), y_type(slot));
   }
-  Expr d() const { return *d_of(0); }  // ops with one result only
+  // The share of an operand: of a map, which repeats its operands over the result, or of another
+  // op.
+  void align(std::size_t operand, Expr e) const {
+    adjoints.add_aligned(node.args[operand], e, y_type());
+  }
   void give(std::size_t operand, Expr e) const { adjoints.add(node.args[operand], e); }
 };
 

@@ -329,7 +329,8 @@ class Placer {
       std::set<Value> assumed;
       pull(w, k, policy, more, assumed);
       const std::vector<Value> owned = results_of(kernels_.node(w));
-      std::optional<std::string> no = kernels_.refusal(k, more, owned, assumed);
+      std::optional<std::string> no = waits_for(assumed, k);
+      if (!no) no = kernels_.refusal(k, more, owned, assumed);
       if (!no && !assumed.empty()) {
         for (const Value v : assumed) store(v);
         no = kernels_.refusal(k, more, owned);
@@ -401,6 +402,19 @@ class Placer {
       }
     }
     return nodes;
+  }
+
+  // Why kernel `k` could not read these lazy values, even if they were stored: they come from what
+  // it makes.
+  std::optional<std::string> waits_for(const std::set<Value>& lazy, int k) {
+    for (const Value v : lazy) {
+      for (const Value source : kernels_.inputs(with_lazy(kernels_.producer(v)))) {
+        const int from = kernels_.owner(source);
+        if (from == kNone || (from != k && !kernels_.runs_after(from, k))) continue;
+        return "`" + kernels_.name(v) + "`, which it reads, comes after that kernel";
+      }
+    }
+    return std::nullopt;
   }
 
   // Sees to it that some kernel stores `v`: one that computes it anyway, a streaming kernel that
