@@ -239,6 +239,7 @@ int Session::run() {
   options.optimizer.rate = a_.rate;
   const ModelConfig config = config_of(a_);
   const Corpus corpus(a_.data, a_.length);
+  prepare_folder(a_.output);
   cpu::Options cpu;
   cpu.threads = a_.threads;
   backend_ = cpu::backend(cpu);

@@ -165,6 +165,13 @@ TEST(Train, RefusesSizesThatMakeNoModel) {
   EXPECT_NE(run.err.find("--width 100"), std::string::npos) << run.err;
 }
 
+TEST(Train, RefusesAnOutputThatIsAFileBeforeItTrains) {
+  const Outcome run = coda_command(small({"--steps", "1000000", "--output", path("text.txt")}));
+  EXPECT_EQ(run.code, 1);
+  EXPECT_NE(run.err.find("text.txt"), std::string::npos) << run.err;
+  EXPECT_EQ(run.out, "");
+}
+
 TEST(Generate, NamesTheFolderThatHoldsNoModel) {
   const Outcome run = coda_command({"generate", "--model", path("nowhere")});
   EXPECT_EQ(run.code, 1);

@@ -1,6 +1,9 @@
 // coda/model/parameters.cpp: the names and places of a model's weights, their start, their files.
 #include "coda/model/parameters.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <system_error>
@@ -122,13 +125,18 @@ void initialize(Arena& parameters, const ModelConfig& config, std::uint64_t seed
   }
 }
 
-void save_model(const std::string& folder, const ModelConfig& config, const Arena& parameters) {
+void prepare_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), W_OK) != 0) error = {errno, std::generic_category()};
   if (error) {
-    throw ProgramError("the folder " + folder + " cannot be made: " + error.message(),
+    throw ProgramError("the folder " + folder + " cannot be written to: " + error.message(),
                        "give a folder that you may write to");
   }
+}
+
+void save_model(const std::string& folder, const ModelConfig& config, const Arena& parameters) {
+  prepare_folder(folder);
   write_safetensors(weights_path(folder), parameters.tensors(), {{"format", "pt"}});
   write_file(config_path(folder), to_json(config));
 }

@@ -52,8 +52,10 @@ std::string layer_name(std::int64_t layer, const std::string& what);
 // 1.
 void initialize(Arena& parameters, const ModelConfig& config, std::uint64_t seed);
 
-// model.safetensors and config.json in the folder, which is made. Each appears complete or not at
-// all.
+// Makes the folder where it is missing. Throws ProgramError where nothing can be written to it:
+// before a long job, so that it does not fail at its end.
+void prepare_folder(const std::string& folder);
+// model.safetensors and config.json in the folder. Each appears complete or not at all.
 void save_model(const std::string& folder, const ModelConfig& config, const Arena& parameters);
 ModelConfig load_config(const std::string& folder);
 // Throws ProgramError for a tensor that is missing or has another shape.
