@@ -354,9 +354,9 @@ TEST(GradForTraining, StatisticsAreSavedInF32AndProductsInTheirOwnDtype) {
     return training.forward.results()[static_cast<std::size_t>(training.forward.find_result(name))]
         .type.dtype;
   };
-  EXPECT_EQ(training.saved, (std::vector<std::string>{"z", "s"}));
+  EXPECT_EQ(training.saved, (std::vector<std::string>{"z", "exp"}));
   EXPECT_EQ(dtype("z"), DType::bf16);
-  EXPECT_EQ(dtype("s"), DType::f32);
+  EXPECT_EQ(dtype("exp"), DType::f32);
 }
 
 }  // namespace

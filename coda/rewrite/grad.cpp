@@ -8,6 +8,7 @@
 #include <set>
 
 #include "coda/rewrite/gradient_rules.h"
+#include "coda/rewrite/saving.h"
 
 namespace coda {
 namespace {
@@ -157,55 +158,76 @@ Program prune(const Program& program, std::size_t optional) {
   return std::move(builder).finish();
 }
 
-// What costs a pass over memory or a product to compute again.
-bool is_dear(Op op) {
-  switch (class_of(op)) {
-    case OpClass::product:
-    case OpClass::reduce:
-    case OpClass::block_reduce:
-    case OpClass::indexed:
-    case OpClass::opaque:
-      return true;
-    case OpClass::leaf:
-    case OpClass::unary:
-    case OpClass::binary:
-    case OpClass::compare:
-    case OpClass::select:
-    case OpClass::cast:
-    case OpClass::layout:
-      return false;
+// A name for each given value that no parameter, result or other given value has.
+class Names {
+ public:
+  explicit Names(const Program& program) {
+    for (const Param& param : program.params()) taken_.insert(param.name);
+    for (const Result& result : program.results()) taken_.insert(result.name);
   }
-  throw InternalError("an op class that the saving policy does not know");
-}
+  std::string operator()(const Program& program, Value v) {
+    const std::string& given = program.value(v).name;
+    const std::string base = given.empty() ? std::string(name_of(program.node(v).op)) : given;
+    std::string name = base;
+    for (int k = 1; !taken_.insert(name).second; ++k) name = base + "_" + std::to_string(k);
+    return name;
+  }
 
-// Values that the backward may read: results that hold their value well enough, then the dear ones.
-std::vector<Given> givable(const Program& program) {
+ private:
+  std::set<std::string> taken_;
+};
+
+// What the backward reads where it may read everything.
+Needs needs_of(const Program& program, const Request& request) {
   const std::vector<DType> stored = storage_dtypes(program);
   std::vector<Given> given;
-  std::vector<bool> has(program.values().size());
-  std::set<std::string> taken;
-  for (const Param& param : program.params()) taken.insert(param.name);
-  for (const Result& result : program.results()) {
-    const auto id = static_cast<std::size_t>(result.value.id);
-    // A statistic stored in 16 bits, or a transposed result, is saved again in its own form.
-    const bool whole = size_of(result.type.dtype) >= size_of(stored[id]) &&
-                       result.type.dims == program.type(result.value).dims &&
-                       result.store == Store::overwrite && !taken.contains(result.name);
-    taken.insert(result.name);
-    if (!whole || has[id] || program.is_param(result.value)) continue;
-    has[id] = true;
-    given.push_back({{result.name, result.type}, result.value});
-  }
+  Names name(program);
   for (const Node& node : program.nodes()) {
-    if (!is_dear(node.op)) continue;
+    if (class_of(node.op) == OpClass::leaf) continue;
     for (const Value v : node.results) {
-      const auto id = static_cast<std::size_t>(v.id);
-      if (has[id]) continue;
-      const std::string& given_name = program.value(v).name;
-      const std::string base = given_name.empty() ? std::string(name_of(node.op)) : given_name;
-      std::string name = base;
-      for (int k = 1; !taken.insert(name).second; ++k) name = base + "_" + std::to_string(k);
-      given.push_back({{name, {stored[id], program.type(v).dims}}, v});
+      const DType dtype = stored[static_cast<std::size_t>(v.id)];
+      given.push_back({{name(program, v), {dtype, program.type(v).dims}}, v});
+    }
+  }
+  const Program backward = reverse(program, request, given);
+  const std::size_t first = program.params().size();
+  const auto given_by = [&](Value v) {
+    const auto id = static_cast<std::size_t>(v.id);
+    return id >= first && id < first + given.size() ? given[id - first].value : Value{};
+  };
+  Needs needs;
+  for (const Node& node : backward.nodes()) {
+    const bool stores = node.op == Op::product || class_of(node.op) == OpClass::opaque;
+    for (const Value arg : node.args) {
+      if (given_by(arg).id < 0) continue;
+      needs.values.insert(given_by(arg));
+      if (stores) needs.operands.insert(given_by(arg));
+    }
+  }
+  for (const Result& result : backward.results()) {
+    if (given_by(result.value).id >= 0) needs.values.insert(given_by(result.value));
+  }
+  return needs;
+}
+
+// The saved values by name: that of a result which holds the value well enough, else a new one.
+std::vector<Given> name_saved(const Program& program, const std::vector<Value>& saved) {
+  const std::vector<DType> stored = storage_dtypes(program);
+  std::vector<Given> given;
+  Names name(program);
+  for (const Value v : saved) {
+    const DType dtype = stored[static_cast<std::size_t>(v.id)];
+    // A statistic stored in 16 bits, or a transposed result, is saved again in its own form.
+    const auto holds = [&](const Result& result) {
+      return result.value == v && result.store == Store::overwrite &&
+             result.type.dims == program.type(v).dims &&
+             size_of(result.type.dtype) >= size_of(dtype) && program.find_param(result.name) < 0;
+    };
+    const auto result = std::ranges::find_if(program.results(), holds);
+    if (result != program.results().end()) {
+      given.push_back({{result->name, result->type}, v});
+    } else {
+      given.push_back({{name(program, v), {dtype, program.type(v).dims}}, v});
     }
   }
   return given;
@@ -218,10 +240,12 @@ Program grad(const Program& program, const GradOptions& options) {
 }
 
 Training grad_for_training(const Program& program, const GradOptions& options) {
-  const std::vector<Given> given = givable(program);
+  const Request request = resolve(program, options);
+  const std::vector<Given> given =
+      name_saved(program, choose_saved(program, needs_of(program, request)));
   Training training;
-  training.backward = prune(reverse(program, resolve(program, options), given),
-                            program.params().size() + given.size());
+  training.backward =
+      prune(reverse(program, request, given), program.params().size() + given.size());
 
   Builder forward(program.name(), Program::Kind::block);
   forward.comment(program.comment());

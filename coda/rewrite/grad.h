@@ -27,7 +27,7 @@ struct Training {
   std::vector<std::string> saved;  // names of the extra results of `forward`
 };
 // Saves what is dear (products, reductions, opaque calls, gathers), recomputes maps and layout from
-// it.
+// it; of all such sets the cheapest one (saving.h).
 Training grad_for_training(const Program& program, const GradOptions& options = {});
 
 }  // namespace coda

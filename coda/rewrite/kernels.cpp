@@ -5,35 +5,13 @@
 #include <algorithm>
 
 #include "coda/check/check.h"
+#include "coda/rewrite/nominal.h"
 
 namespace coda {
 namespace {
 
 std::size_t at(Value v) {
   return static_cast<std::size_t>(v.id);
-}
-
-double nominal(const Dim& dim);
-
-double nominal(const Factor& factor) {
-  switch (factor.kind()) {
-    case Factor::Kind::name:
-      return 1024;
-    case Factor::Kind::number:
-      return static_cast<double>(factor.number());
-    case Factor::Kind::sum:
-      return nominal(factor.terms().front().dim) / 2;
-    case Factor::Kind::quotient:
-    case Factor::Kind::blocks:
-      return std::max(1.0, nominal(factor.dim()) / static_cast<double>(factor.number()));
-  }
-  throw InternalError("a kind of factor that has no nominal size");
-}
-
-double nominal(const Dim& dim) {
-  double size = 1;
-  for (const Factor& factor : dim.factors) size *= nominal(factor);
-  return size;
 }
 
 // Whether a result declared `declared` holds a value at least as well as `stored` would.
@@ -310,11 +288,14 @@ Schedule Kernels::schedule() const {
     return block_->name() + "_" + std::to_string(schedule.steps.size() + 1) + "_" + what;
   };
   for (const Part& part : parts()) {
-    const Value first = part.results.empty() ? part.crossing.front() : part.results.front();
+    Values made = part.results;
+    made.insert(made.end(), part.crossing.begin(), part.crossing.end());
+    const Value largest =
+        *std::ranges::max_element(made, {}, [&](Value v) { return std::pair(weight(v), -v.id); });
+    const std::vector<int>& results = results_of_[at(largest)];
     const std::string what =
-        part.results.empty()
-            ? crossing(first).name
-            : block_->results()[static_cast<std::size_t>(results_of_[at(first)].front())].name;
+        results.empty() ? crossing(largest).name
+                        : block_->results()[static_cast<std::size_t>(results.front())].name;
     schedule.steps.push_back(step(name(what), inputs(part.nodes), part.results, part.crossing));
   }
   for (std::size_t p = 0; p < block_->params().size(); ++p) {  // results that are parameters
@@ -340,9 +321,7 @@ std::vector<int> Kernels::steps_of_nodes() const {
 }
 
 double Kernels::weight(Value v) const {
-  double size = 1;
-  for (const Dim& dim : work().type(v).dims) size *= nominal(dim);
-  return size;
+  return nominal_elements(work().type(v));
 }
 
 }  // namespace coda

@@ -422,11 +422,7 @@ class Placer {
   void store(Value v) {
     if (!kernels_.is_lazy(v)) return;
     const int n = kernels_.producer(v);
-    for (int k = 0; k < kernels_.count(); ++k) {
-      if (!kernels_.contains(k, n) || kernels_.refusal(k, {}, {v})) continue;
-      kernels_.add(k, {}, {v});
-      return;
-    }
+    if (store_where_computed(v, n)) return;
     std::set<int> more{n};
     std::set<Value> assumed;
     pull(n, kNone, Stored::where_better, more, assumed);
@@ -445,6 +441,26 @@ class Placer {
     if (store_in_stream(v, more)) return;
     throw InternalError("the partition of '" + block_.name() + "' cannot place `" +
                         kernels_.name(v) + "`: " + *kernels_.refusal(kNone, more, {v}));
+  }
+
+  // In a kernel that computes `v` already, or something as large that it comes from.
+  bool store_where_computed(Value v, int n) {
+    for (int k = 0; k < kernels_.count(); ++k) {
+      if (traits(k).kind == Kind::alone) continue;
+      const auto computes = [&](int lazy) {
+        const Value made = kernels_.node(lazy).results[0];
+        return kernels_.contains(k, lazy) && !kernels_.work().type(v).is_scalar() &&
+               kernels_.weight(made) >= kernels_.weight(v) && kernels_.owner(made) == kNone;
+      };
+      if (!kernels_.contains(k, n) && std::ranges::none_of(with_lazy(n), computes)) continue;
+      std::set<int> more{n};
+      std::set<Value> assumed;
+      pull(n, k, Stored::where_better, more, assumed);
+      if (!assumed.empty() || kernels_.refusal(k, more, {v})) continue;
+      kernels_.add(k, more, {v});
+      return true;
+    }
+    return false;
   }
 
   bool store_in_stream(Value v, const std::set<int>& more) {

@@ -1,0 +1,161 @@
+// coda/rewrite/saving.cpp: the cheapest set of values to save is a minimum cut between what costs
+// and what is needed.
+//
+// Each value v is an edge in(v) → out(v) whose capacity is the price of saving it. Maps lead from
+// out(operand) to in(result) without limit; what cannot run again is fed by the source without
+// limit. Cutting in(v) → out(v) is saving v.
+#include "coda/rewrite/saving.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "coda/rewrite/nominal.h"
+
+namespace coda {
+namespace {
+
+constexpr double kUnlimited = 1e30;
+
+// A flow network; augmenting paths are shortest ones (Edmonds and Karp).
+class Network {
+ public:
+  explicit Network(std::size_t nodes) : out_(nodes) {}
+
+  void connect(std::size_t from, std::size_t to, double capacity) {
+    out_[from].push_back(edges_.size());
+    edges_.push_back({to, capacity});
+    out_[to].push_back(edges_.size());
+    edges_.push_back({from, 0});
+  }
+
+  // Saturates, then says for each node whether it can still send something to the sink.
+  std::vector<bool> reaches(std::size_t source, std::size_t sink) {
+    while (augment(source, sink)) {
+    }
+    std::vector<bool> reaches(out_.size());
+    std::deque<std::size_t> todo{sink};
+    reaches[sink] = true;
+    while (!todo.empty()) {
+      const std::size_t node = todo.front();
+      todo.pop_front();
+      for (const std::size_t back : out_[node]) {  // its partner leads here
+        const std::size_t from = edges_[back].to;
+        if (edges_[back ^ 1].capacity <= 0 || reaches[from]) continue;
+        reaches[from] = true;
+        todo.push_back(from);
+      }
+    }
+    return reaches;
+  }
+
+ private:
+  struct Edge {
+    std::size_t to;
+    double capacity;
+  };
+
+  bool augment(std::size_t source, std::size_t sink) {
+    std::vector<std::size_t> by(out_.size(), edges_.size());
+    std::deque<std::size_t> todo{source};
+    while (!todo.empty() && by[sink] == edges_.size()) {
+      const std::size_t node = todo.front();
+      todo.pop_front();
+      for (const std::size_t e : out_[node]) {
+        const std::size_t to = edges_[e].to;
+        if (edges_[e].capacity <= 0 || to == source || by[to] != edges_.size()) continue;
+        by[to] = e;
+        todo.push_back(to);
+      }
+    }
+    if (by[sink] == edges_.size()) return false;
+    double flow = kUnlimited;
+    for (std::size_t node = sink; node != source; node = edges_[by[node] ^ 1].to) {
+      flow = std::min(flow, edges_[by[node]].capacity);
+    }
+    if (flow >= kUnlimited) throw InternalError("a backward pass needs what no one can save");
+    for (std::size_t node = sink; node != source; node = edges_[by[node] ^ 1].to) {
+      edges_[by[node]].capacity -= flow;
+      edges_[by[node] ^ 1].capacity += flow;
+    }
+    return true;
+  }
+
+  std::vector<Edge> edges_;  // an edge and its reverse are neighbours
+  std::vector<std::vector<std::size_t>> out_;
+};
+
+// Whether the backward may run the op again: no pass over memory beside its operands', no product.
+bool runs_again(Op op) {
+  switch (class_of(op)) {
+    case OpClass::product:
+    case OpClass::reduce:
+    case OpClass::block_reduce:
+    case OpClass::indexed:
+    case OpClass::opaque:
+      return false;
+    case OpClass::leaf:
+    case OpClass::unary:
+    case OpClass::binary:
+    case OpClass::compare:
+    case OpClass::select:
+    case OpClass::cast:
+    case OpClass::layout:
+      return true;
+  }
+  throw InternalError("an op class that the saving policy does not know");
+}
+
+std::set<Value> stored_anyway(const Program& program) {
+  std::set<Value> stored;
+  for (const Result& result : program.results()) stored.insert(result.value);
+  for (const Node& node : program.nodes()) {
+    const bool call = class_of(node.op) == OpClass::opaque;
+    if (node.op != Op::product && !call) continue;
+    stored.insert(node.args.begin(), node.args.end());
+    if (call) stored.insert(node.results.begin(), node.results.end());
+  }
+  return stored;
+}
+
+}  // namespace
+
+std::vector<Value> choose_saved(const Program& forward, const Needs& needs) {
+  const std::size_t count = forward.values().size();
+  const std::size_t source = 2 * count, sink = source + 1;
+  const auto in = [](Value v) {
+    return 2 * static_cast<std::size_t>(v.id);
+  };
+  const auto out = [&](Value v) {
+    return in(v) + 1;
+  };
+  const std::vector<DType> dtypes = storage_dtypes(forward);
+  const std::set<Value> anyway = stored_anyway(forward);
+  const auto bytes = [&](Value v) {
+    return nominal_elements(forward.type(v)) *
+           static_cast<double>(size_of(dtypes[static_cast<std::size_t>(v.id)]));
+  };
+
+  Network network(sink + 1);
+  for (std::size_t id = 0; id < count; ++id) {
+    const Value v{static_cast<std::int32_t>(id)};
+    const bool is_there = forward.is_param(v) || anyway.contains(v);
+    network.connect(in(v), out(v), (is_there ? 1 : 2) * bytes(v));
+    if (needs.values.contains(v)) network.connect(out(v), sink, kUnlimited);
+    if (forward.is_param(v) || !runs_again(forward.node(v).op)) {
+      network.connect(source, in(v), kUnlimited);
+    } else {
+      for (const Value arg : forward.node(v).args) network.connect(out(arg), in(v), kUnlimited);
+      // Computed again, it must be written and read once more.
+      if (needs.operands.contains(v)) network.connect(source, in(v), 2 * bytes(v));
+    }
+  }
+  const std::vector<bool> reaches = network.reaches(source, sink);
+  std::vector<Value> saved;
+  for (std::size_t id = forward.params().size(); id < count; ++id) {
+    const Value v{static_cast<std::int32_t>(id)};
+    if (!reaches[in(v)] && reaches[out(v)]) saved.push_back(v);
+  }
+  return saved;
+}
+
+}  // namespace coda
