@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "coda/backend/backend.h"
 
@@ -14,5 +15,8 @@ struct Options {
 };
 
 std::unique_ptr<Backend> backend(const Options& options = {});
+
+// The SIMD instruction set in use, like "AVX3" or "AVX2".
+std::string simd_target();
 
 }  // namespace coda::cpu
