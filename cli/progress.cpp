@@ -69,7 +69,7 @@ std::string bytes_text(double bytes) {
 
 std::string count_text(std::int64_t count) {
   std::string text = std::to_string(count);
-  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
   return text;
 }
 
