@@ -10,13 +10,11 @@ import torch
 from coda_command import PROGRAMS, in_double, signatures
 from torch_rules import IGNORE, RULES, philox_uniform
 
-SIZES = dict(M=70, N=66, K=67, D=10, F=70, V=131, B=2, S=5, T=5, H=4, G=2, E=6, R=4, P=9)
+SIZES = dict(M=70, N=66, K=67, D=10, F=70, V=131, B=2, S=5, T=5, H=4, G=2, E=6, R=4, P=9, Q=24,
+             A=24)
 # Where a program's own names say otherwise.
 SPECIAL = {"rope.packed_rope": dict(N=48), "gpt2.qkv": dict(N=72), "gpt2.layer": dict(N=72),
            "attention.attend": dict(T=8), "grad_norm.clip": dict(P=70)}
-# Sizes that the shapes of the tensors do not determine.
-FREE = {"rope.packed_rope": ["H", "G"], "gpt2.layer": ["H"], "gpt2.qkv": ["H"],
-        "gpt2.embed": ["S"], "attention.attend": ["S", "E", "T"], "rope.norm_rope_partial": ["E"]}
 SCALARS = dict(eps=1e-5, rate=0.3, seed=5, lr=0.1, beta1=0.9, beta2=0.95, weight_decay=0.1,
                bias1=0.3, bias2=0.2, grad_scale=0.7, cap=3.0, smoothing=0.1, z_loss=0.01,
                window=3, scale=0.3, limit=1.0, ignore_index=IGNORE)
@@ -88,9 +86,8 @@ def test_values_and_gradients_equal_torch(coda, key):
     file, name = key.split(".")
     file += ".coda"
     values, sizes, signature = inputs_of(key), sizes_of(key), LIBRARY[key]
-    free = {n: sizes[n] for n in FREE.get(key, [])}
     want, leaves = by_torch(key, values)
-    got = coda.run(file, name, values, free)
+    got = coda.run(file, name, values, sizes)
     for result in signature.results:
         close(got[result.name], want[result.name], f"{key}: {result.name}")
 
@@ -103,7 +100,7 @@ def test_values_and_gradients_equal_torch(coda, key):
                                     [u for _, u in used], allow_unused=True)
     gradient_file, gradient_name = coda.grad(file, name, wrt=list(leaves))
     d = {f"d_{k}": v for k, v in upstream.items()}
-    got = coda.run(gradient_file, gradient_name, {**values, **d}, free)
+    got = coda.run(gradient_file, gradient_name, {**values, **d}, sizes)
     for leaf, gradient in zip(leaves, gradients):
         if gradient is None:
             gradient = torch.zeros_like(leaves[leaf])
