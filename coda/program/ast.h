@@ -77,6 +77,7 @@ struct Item {
   std::vector<Statement> body;  // of a def: its last statement returns
   bool is_expression = false;   // def f(x) = expression
   bool complete = true;         // false: some part did not parse, so absences mean nothing
+  bool declares_all = true;     // false: that part is among the parameters or results
   std::vector<Comment> leading;
   std::optional<Comment> trailing;  // of its header's line
   std::vector<Comment> closing;     // before its `}`

@@ -18,20 +18,21 @@ struct Row {
 constexpr auto kRows = std::to_array<Row>({
     {"size", Op::size, "d", "size(N)"},
     {"index", Op::index, "d", "index(N)"},
-    {"block_size", Op::minimum, "dn", "block_size(N)"},
-    {"uniform", Op::uniform, "vs", "uniform(seed, [M, N])"},
+    {"block_size", Op::minimum, "dn", "block_size(N) or block_size(N, 128)"},
+    {"uniform", Op::uniform, "vs", "uniform(seed, [M, N]) or uniform(seed, v)"},
     {"min", Op::minimum, "vv", "min(a, b)"},
     {"max", Op::maximum, "ve", "max(a, b) or max(v, N)"},
     {"where", Op::where, "vvv", "where(condition, a, b)"},
     {"neg", Op::neg, "v", "neg(v)"},
     {"split", Op::split, "vp", "a, b = split(v, E: E/2, E/2)"},
-    {"join", Op::join, "p", "join(E: a, b)"},
-    {"spread", Op::spread, "vl", "spread(v, N)"},
+    {"join", Op::join, "p", "join(E: a, b) or join(a, b, E: R, E - R)"},
+    {"spread", Op::spread, "vl", "spread(v, N) or spread(v, [M, N])"},
     {"sum", Op::sum, "vd", "sum(v, N)"},
     {"logsumexp", Op::logsumexp, "vd", "logsumexp(v, N)"},
-    {"block_sum", Op::block_sum, "vdn", "block_sum(v, N)"},
-    {"block_max", Op::block_max, "vdn", "block_max(v, N)"},
-    {"block_logsumexp", Op::block_logsumexp, "vdn", "block_logsumexp(v, N)"},
+    {"block_sum", Op::block_sum, "vdn", "block_sum(v, N) or block_sum(v, N, 128)"},
+    {"block_max", Op::block_max, "vdn", "block_max(v, N) or block_max(v, N, 128)"},
+    {"block_logsumexp", Op::block_logsumexp, "vdn",
+     "block_logsumexp(v, N) or block_logsumexp(v, N, 128)"},
     {"scatter_sum", Op::scatter_sum, "vvd", "scatter_sum(v, ids, V)"},
     {"pick", Op::pick, "vv", "pick(v, ids)"},
     {"attention", Op::attention, "vvvo", "o, lse = attention(q, k, v, causal: true)"},
@@ -99,6 +100,27 @@ std::string quoted(std::string_view text) {
 
 std::string count(std::size_t number, std::string_view what) {
   return std::to_string(number) + " " + std::string(what) + (number == 1 ? "" : "s");
+}
+
+std::string what_is(Role role) {
+  switch (role) {
+    case Role::value:
+      return "the missing value";
+    case Role::dim:
+      return "the dimension, such as N in `bf16[M, N]`";
+    case Role::value_or_dim:
+      return "a second value, or the dimension";
+    case Role::dim_or_list:
+      return "the new dimension";
+    case Role::value_or_list:
+      return "the dimensions of the result, or a value that has them";
+    case Role::pieces:
+      return "the dimension, a colon and the pieces";
+    case Role::number:
+    case Role::options:
+      break;
+  }
+  return "what is missing";
 }
 
 std::string form_of(const Item& item) {
@@ -191,7 +213,7 @@ std::optional<Mistake> check_form(const Form& form, const Expr& call) {
   const std::size_t least = most - (is_open || last == Role::number ? 1 : 0);
   if (given < least || (!is_open && given > most)) {
     return mistake(call.span, quoted(form.name) + " has " + count(given, "argument") + " here",
-                   given < least ? "add what is missing" : "remove what is too much");
+                   given < least ? "add " + what_is(form.role(given)) : "remove what is too much");
   }
   std::size_t labels = 0;
   for (std::size_t i = 0; i < given; ++i) {

@@ -52,6 +52,10 @@ constexpr auto kSymbols =
     std::to_array<std::string_view>({"+=", "->", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{",
                                      "}",  ",",  ":",  "=",  "+",  "-",  "*", "/", "@", "<", ">"});
 
+const char* const kSymbolRule =
+    "the operators are `+ - * / @`, the comparisons and unary `-`; the rest are brackets, `,`, "
+    "`:`, `=` and `+=`";
+
 // What authors of other languages write, and what to write here.
 struct Foreign {
   std::string_view text, fix;
@@ -223,7 +227,17 @@ class Lexer {
 
   void string() {
     std::size_t end = at_ + 1;
-    while (end < text_.size() && text_[end] != '"' && text_[end] != '\n') ++end;
+    while (end < text_.size() && text_[end] != '"' && text_[end] != '\n') {
+      const std::size_t length = utf8_length(text_, end);
+      const auto byte = static_cast<unsigned char>(text_[end]);
+      if (length == 0 || byte < 0x20 || byte == 0x7f) {
+        end = std::min(text_.find_first_of("\"\n", end), text_.size());
+        if (end < text_.size() && text_[end] == '"') ++end;
+        return bad(end - at_, "the string holds a byte that is not printable UTF-8",
+                   "a .coda text is printable UTF-8", "write the name of a file in quotes");
+      }
+      end += length;
+    }
     if (end < text_.size() && text_[end] == '"') return push(TokenKind::string, end + 1 - at_, 1);
     bad(end - at_, "the string has no closing `\"`", "a string ends on its line",
         "add the closing `\"`");
@@ -234,7 +248,7 @@ class Lexer {
     for (const Foreign& foreign : kForeign) {
       if (!rest.starts_with(foreign.text) || rest.starts_with("!=")) continue;
       return bad(foreign.text.size(),
-                 "`" + std::string(foreign.text) + "` is not part of the language", "",
+                 "`" + std::string(foreign.text) + "` is not part of the language", kSymbolRule,
                  std::string(foreign.fix));
     }
     for (const std::string_view symbol : kSymbols) {
@@ -263,7 +277,7 @@ class Lexer {
     const std::string_view sequence = text_.substr(at_, length);
     const std::string shown = "`" + std::string(sequence) + "`";
     if (length == 1) {
-      return bad(1, shown + " is not part of the language", "", "remove it");
+      return bad(1, shown + " is not part of the language", kSymbolRule, "remove it");
     }
     bad(length, shown + " (U+" + hex("%04X", code_point(sequence)) + ") cannot stand here",
         "outside comments a text is ASCII: names are letters a-z A-Z, digits and `_`",

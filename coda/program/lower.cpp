@@ -53,7 +53,7 @@ void Lowerer::item(const Definition& definition) {
   active_.pop_back();
   state.active = false;
   const bool is_def = definition.item->kind == Item::Kind::def;
-  if (is_def || diagnostics_.size() >= kMostDiagnostics) return;
+  if (is_def || !definition.item->declares_all || diagnostics_.size() >= kMostDiagnostics) return;
   build(definition, state);
 }
 
@@ -92,7 +92,7 @@ bool Lowerer::names(const Definition& definition, State& state) {
     const State& below = states_.at(callee);
     good = good && below.good;
     state.height = std::max(state.height, below.height + 1);
-    if (state.height > kDeepestCall) {
+    if (below.good && state.height > kDeepestCall) {
       mistake(*call.expr,
               "calls stand more than " + std::to_string(kDeepestCall) + " deep inside one another",
               "a call is replaced by the body of what it calls", "call what is needed directly");
@@ -132,7 +132,8 @@ void Lowerer::build(const Definition& definition, State& state) {
   try {
     for (const Statement& each : item.body) {
       root_.statement = &each;
-      if (!state.names.poisoned.contains(&each) && !each.values.empty()) statement(each, frame);
+      if (state.names.poisoned.contains(&each) || each.values.empty()) continue;
+      if (!statement(each, frame)) continue;
       for (const Target& target : each.targets) assigned.try_emplace(target.name, &each);
     }
   } catch (TooLarge) {
@@ -141,9 +142,11 @@ void Lowerer::build(const Definition& definition, State& state) {
                " operations once its calls are expanded",
            {}, "a call is replaced by the body of what it calls", "split the program into several");
   }
+  std::set<std::string> stored;
   for (const Parameter& result : item.results) {
+    if (!stored.insert(result.name).second) continue;  // the resolver reported it
     const auto value = frame.values.find(result.name);
-    if (value == frame.values.end()) {
+    if (value == frame.values.end() || !assigned.contains(result.name)) {
       state.good = false;
       continue;
     }
@@ -182,7 +185,8 @@ bool Lowerer::statement(const Statement& statement, Frame& frame) {
                ", but the expression gives " + std::to_string(given->size()),
            types,
            "a statement has one name for each value; `_` is the name of a value that nothing needs",
-           "write " + std::to_string(given->size()) + " names before the `=`");
+           "write " + std::to_string(given->size()) + (given->size() == 1 ? " name" : " names") +
+               " before the `=`");
     return false;
   }
   bind_targets(statement, *given, frame);
@@ -230,8 +234,8 @@ void Lowerer::report(const Frame& frame, const Span& at, std::string message,
   while (outer->caller != nullptr) {
     if (inside.empty()) {
       const Location where = outer->unit->at(at);
-      inside = " in " + quoted(outer->item->name) + " (" + where.file + ":" +
-               std::to_string(where.line) + ")";
+      inside = "inside " + quoted(outer->item->name) + " (" + where.file + ":" +
+               std::to_string(where.line) + "): ";
     }
     place = outer->call->span;
     outer = outer->caller;
@@ -240,7 +244,7 @@ void Lowerer::report(const Frame& frame, const Span& at, std::string message,
                                                            : line_of(outer->unit->source, place);
   Diagnostic diagnostic{.where = outer->unit->at(place),
                         .statement = statement,
-                        .message = std::move(message) + inside,
+                        .message = inside + std::move(message),
                         .types = std::move(types),
                         .rule = std::move(rule),
                         .fix = std::move(fix)};

@@ -84,24 +84,26 @@ bool Lowerer::bind_dims(const Parameter& param, const Expr& arg, Value value, Fr
     fits = unify(std::get<Dim>(pattern), actual.dims[d], inner.dims);
   }
   if (fits) return true;
-  // What the dimensions mean that earlier arguments gave, as far as this parameter names them.
-  std::set<std::string> names;
-  for (const Expr& dim : param.type->dims) dim_names(dim, names);
-  std::string meaning;
-  for (const auto& [name, dim] : before) {
-    if (names.contains(name)) meaning += (meaning.empty() ? "" : ", ") + name + " = " + dim.text();
+  // The parameter's dimensions as the caller would write them, where earlier arguments gave them a
+  // meaning.
+  std::string own, here;
+  for (const Expr& dim : param.type->dims) {
+    const std::string joint = own.empty() ? "" : ", ";
+    own += joint + flat(dim);
+    here += joint + substitute(std::get<Dim>(dim_of(dim)), before).text();
   }
+  const std::string argument = shortened(flat(arg));
+  const bool same_rank = param.type->dims.size() == actual.dims.size() && here.size() > 0;
   report(
       frame, arg.span,
-      "the argument " + quoted(shortened(flat(arg))) + " does not fit the parameter " +
-          quoted(flat(param)) + " of " + quoted(inner.item->name),
-      {"parameter " + flat(param) +
-           (meaning.empty() ? "" : ", where earlier arguments gave " + meaning),
-       "argument " + shortened(flat(arg)) + ": " + actual.text()},
+      "the argument " + quoted(argument) + " does not fit the parameter " + quoted(flat(param)) +
+          " of " + quoted(inner.item->name),
+      {"parameter " + flat(param) + (here == own ? "" : ", here [" + here + "]"),
+       "argument " + argument + ": " + actual.text()},
       "an argument has the dimensions of its parameter, each name with one meaning in all of them",
-      param.type->dims.empty()
-          ? "give a scalar"
-          : "give a value with these dimensions, or rename its own: `v as [...]`");
+      here.empty() ? "give a scalar"
+                   : "give a value with the dimensions [" + here + "]" +
+                         (same_rank ? ", or rename: `v as [" + here + "]`" : ""));
   return false;
 }
 

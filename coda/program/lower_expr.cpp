@@ -131,9 +131,9 @@ Lowerer::MaybeValue Lowerer::number(const Expr& expr, double sign, Frame& frame)
            "write `inf`, or 0, where that is meant");
     return std::nullopt;
   }
-  if (whole && value > 0x1p53) {
+  if (whole && value >= 0x1p53) {
     report(frame, expr.span, "the whole number " + quoted(shortened(text)) + " is not exact", {},
-           "a whole number in a text is at most 9007199254740992 (2^53)",
+           "a whole number in a text is less than 9007199254740992 (2^53)",
            "pass it as an i64 parameter, or write it with an exponent where an approximation is "
            "meant");
     return std::nullopt;

@@ -32,8 +32,18 @@ bool is_reserved(std::string_view name) {
 }
 
 File parse_syntax(const Source& source, std::vector<Diagnostic>& diagnostics) {
-  Lexed lexed = lex(source, diagnostics);
-  return Parser(source, std::move(lexed), diagnostics).file();
+  std::vector<Diagnostic> characters, mistakes;
+  File file = Parser(source, lex(source, characters), mistakes).file();
+  // What is no token may only follow from a mistake before it on its line.
+  for (Diagnostic& character : characters) {
+    const auto before = [&](const Diagnostic& mistake) {
+      return mistake.where.line == character.where.line &&
+             mistake.where.column < character.where.column;
+    };
+    if (std::ranges::none_of(mistakes, before)) diagnostics.push_back(std::move(character));
+  }
+  for (Diagnostic& mistake : mistakes) diagnostics.push_back(std::move(mistake));
+  return file;
 }
 
 File Parser::file() {
@@ -41,13 +51,15 @@ File Parser::file() {
   try {
     version(file);
   } catch (Skip) {
-    skip_item();
+    skip_item(0);
   }
   while (token().kind != TokenKind::end) {
     brackets_.clear();
     depth_ = 0;
     std::vector<Comment> leading = comments_before(at_);
     const bool blank = blank_before(leading, token());
+    begin_ = at_;
+    const std::size_t begin = at_;
     try {
       Item next = item();
       mark_dims(next);
@@ -56,7 +68,7 @@ File Parser::file() {
       file.items.push_back(std::move(next));
     } catch (Skip) {
       file.complete = false;
-      skip_item();
+      skip_item(begin);
     }
   }
   file.closing = comments_before(at_);
@@ -202,7 +214,7 @@ std::vector<Parameter> Parser::parameters(Item& item, Item::Kind kind, std::stri
   std::vector<Parameter> list;
   while (!is(")")) {
     std::vector<Comment> leading = comments_before(at_);
-    const std::size_t begin = at_;
+    const std::size_t begin = begin_ = at_;
     Parameter next;
     try {
       next = parameter(kind, what);
@@ -216,7 +228,7 @@ std::vector<Parameter> Parser::parameters(Item& item, Item::Kind kind, std::stri
       // To the comma or bracket that ends this parameter; past a brace or arrow there is none.
       brackets_.resize(1);
       depth_ = 0;
-      item.complete = false;
+      item.complete = item.declares_all = false;
       int nested = 0;
       at_ = std::max(at_, begin);
       while (token().kind != TokenKind::end && !is("{") && !is("->") && !begins_item(at_)) {
@@ -344,15 +356,18 @@ void Parser::body(Item& item) {
   item.trailing = trailing_comment();
   while (!is("}")) {
     if (token().kind == TokenKind::end || begins_item(at_)) {
-      report(token().span, "the body of " + quoted(item.name) + " has no closing `}`",
-             "the `{` of " + std::to_string(opened.line) + ":" + std::to_string(opened.column) +
-                 " is closed by a `}`",
+      const std::string end =
+          token().kind == TokenKind::end
+              ? "the file ends"
+              : "the next item begins in line " + std::to_string(token().span.line);
+      report(opened, "the `{` of " + quoted(item.name) + " is never closed",
+             "a body ends with `}`, and " + end + " before there is one",
              "add `}` after the last statement");
       item.complete = false;
       return;
     }
     std::vector<Comment> leading = comments_before(at_);
-    const std::size_t begin = at_;
+    const std::size_t begin = begin_ = at_;
     Statement next;
     next.blank_before = blank_before(leading, token());
     try {

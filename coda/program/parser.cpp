@@ -41,7 +41,9 @@ void Parser::close(std::string_view symbol) {
     fail(token(), "expected `" + std::string(symbol) + "`, found " + found(),
          "the bracket opened at " + std::to_string(bracket.line) + ":" +
              std::to_string(bracket.column) + " is closed by `" + std::string(symbol) + "`",
-         "add the missing `" + std::string(symbol) + "`, or the missing operator before this");
+         is("]") || is(")") ? "write `" + std::string(symbol) + "` in its place"
+                            : "add the missing `" + std::string(symbol) +
+                                  "`, or the missing operator before this");
   }
   take();
   brackets_.pop_back();
@@ -49,7 +51,8 @@ void Parser::close(std::string_view symbol) {
 
 void Parser::require_open() {
   if (brackets_.empty()) return;
-  if (token().kind != TokenKind::end && !begins_statement(at_) && !begins_item(at_)) return;
+  const bool over = token().kind == TokenKind::end || is("{") || is("}");
+  if (!over && !begins_statement(at_) && !begins_item(at_)) return;
   const Token open{.kind = TokenKind::symbol, .text = {}, .span = brackets_.back()};
   const std::string bracket = source_.text.substr(brackets_.back().begin, 1);
   fail(open, "this `" + bracket + "` is never closed",
@@ -62,14 +65,14 @@ std::string Parser::shown(const Token& token) const {
     case TokenKind::end:
       return "the end of the file";
     case TokenKind::string:
-      return "the string \"" + std::string(token.text.substr(0, 40)) + "\"";
+      return "the string \"" + std::string(token.text) + "\"";
     case TokenKind::name:
     case TokenKind::number:
     case TokenKind::symbol:
     case TokenKind::bad:
       break;
   }
-  return "`" + std::string(token.text.substr(0, 40)) + "`";
+  return "`" + std::string(token.text) + "`";
 }
 
 std::string Parser::found() const {
@@ -88,10 +91,11 @@ void Parser::report(const Span& at, std::string message, std::string rule, std::
 }
 
 void Parser::fail(const Token& at, std::string message, std::string rule, std::string fix) {
+  if (at.kind == TokenKind::bad) throw Skip();  // the lexer reported it
   // Where a statement ends too early, the place is its end and not the next line.
   Span place = at.span;
   const bool here = at_ < lexed_.tokens.size() && at.span.begin == token().span.begin;
-  if (here && at_ > 0 && ended()) {
+  if (here && at_ > begin_ && ended()) {
     place = lexed_.tokens[at_ - 1].span;
     place.column += static_cast<int>(place.end - place.begin);
     place.begin = place.end > place.begin ? place.end - 1 : place.begin;
@@ -144,12 +148,24 @@ void Parser::skip_statement(std::size_t begin) {
   }
 }
 
-// To the next item; the braces of the one that failed go with it.
-void Parser::skip_item() {
+// From the item that begins at `begin`: over its body, or to the next line where it is no item at
+// all.
+void Parser::skip_item(std::size_t begin) {
   brackets_.clear();
   depth_ = 0;
-  const std::size_t begin = at_;
-  while (token().kind != TokenKind::end && (at_ == begin || !begins_item(at_))) take();
+  bool has_body = begins_item(begin);
+  int braces = 0;
+  for (std::size_t i = begin; i < at_; ++i) {
+    if (token_at(i).kind == TokenKind::symbol)
+      braces += (token_at(i).text == "{") - (token_at(i).text == "}");
+  }
+  while (token().kind != TokenKind::end) {
+    if (at_ > begin && (begins_item(at_) || (token().starts_line && braces <= 0 && !has_body)))
+      break;
+    braces += is("{") - is("}");
+    if (is("}")) has_body = false;
+    take();
+  }
   while (next_comment_ < lexed_.comments.size() && lexed_.comments[next_comment_].next < at_) {
     ++next_comment_;
   }

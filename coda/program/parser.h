@@ -41,7 +41,7 @@ class Parser {
   void name_statement(Statement& statement);
   std::string new_name(std::string_view what);
   void skip_statement(std::size_t begin);
-  void skip_item();
+  void skip_item(std::size_t begin);
   bool begins_statement(std::size_t at) const;
   bool begins_item(std::size_t at) const;
 
@@ -86,6 +86,7 @@ class Parser {
   Lexed lexed_;
   std::vector<Diagnostic>& diagnostics_;
   std::size_t at_ = 0;
+  std::size_t begin_ = 0;  // first token of the statement, parameter or item
   std::size_t next_comment_ = 0;
   std::vector<Span> brackets_;  // open ones
   int depth_ = 0;

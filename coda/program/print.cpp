@@ -42,8 +42,11 @@ Tree number_tree(double number) {
   if (std::isinf(number)) return name_tree("inf");
   if (number == 0) number = 0;  // no -0
   char digits[64];
-  const bool whole = number == std::floor(number) && number < 1e15;
-  const auto format = whole ? std::chars_format::fixed : std::chars_format::general;
+  // A whole number without an exponent must be exact (2^53), and should be short.
+  const bool whole = number == std::floor(number);
+  const auto format = whole && number < 1e15 ? std::chars_format::fixed
+                      : whole                ? std::chars_format::scientific
+                                             : std::chars_format::general;
   std::string text(digits, std::to_chars(digits, digits + sizeof digits, number, format).ptr);
   // 1e-05 → 1e-5, 1e+20 → 1e20
   if (const std::size_t e = text.find('e'); e != std::string::npos) {

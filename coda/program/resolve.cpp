@@ -120,7 +120,9 @@ class Resolver {
     Name& name = names_[target.name];
     const auto result = results_.find(target.name);
     const bool adds = statement_->kind == Statement::Kind::accumulate;
-    if (name.statement == nullptr) {
+    if (name.statement == nullptr && result != results_.end()) {
+      // The result's declaration was reported.
+    } else if (name.statement == nullptr) {
       report(target.span, quoted(target.name) + " is a parameter", "a parameter is not assigned",
              "give the value another name");
     } else if (name.assigned) {
@@ -131,6 +133,7 @@ class Resolver {
     } else if (result == results_.end()) {
       not_a_dim(target.name, target.span);
       if (adds) {
+        name.used = true;  // one mistake, one message
         report(target.span, quoted(target.name) + " is no result",
                "`+=` adds into a result that is declared with `+`",
                "write `=`, or declare `" + target.name + ": +f32[…]`");
@@ -145,7 +148,7 @@ class Resolver {
              "a result that is declared with `+` is added into, with `+=`",
              "write " + quoted(target.name + " += …") + ", or remove the `+`");
     }
-    name.accumulates = adds;
+    name.accumulates = adds && result != results_.end() && result->second->accumulate;
     name.poisoned = name.poisoned || poisoned_;
     name.assigned = true;
   }
@@ -242,7 +245,7 @@ class Resolver {
       poisoned_ = poisoned_ || known.poisoned;
       return;
     }
-    if (is_reserved(name)) {
+    if (is_reserved(name) && item_.declares_all) {
       return report(expr.span, quoted(name) + " is no value",
                     quoted(name) + " is a word of the language", "write a value here");
     }
@@ -251,7 +254,8 @@ class Resolver {
                     "a dimension is not a value; `size(N)` is its number of elements",
                     "write " + quoted("size(" + name + ")"));
     }
-    unknown(expr, "value", value_names());
+    if (item_.declares_all) return unknown(expr, "value", value_names());
+    poisoned_ = true;  // a parameter that did not parse may have had the name
   }
 
   std::vector<std::string> value_names() const {
@@ -442,13 +446,19 @@ class Resolver {
   void report(const Span& at, std::string message, std::string rule, std::string fix) {
     poisoned_ = true;
     out_.good = false;
-    diagnostics_.push_back(
-        {.where = unit_.at(at),
-         .statement = statement_ != nullptr ? flat(*statement_) : line_of(unit_.source, at),
-         .message = std::move(message),
-         .types = {},
-         .rule = std::move(rule),
-         .fix = std::move(fix)});
+    diagnostics_.push_back({.where = unit_.at(at),
+                            .statement = shown(at),
+                            .message = std::move(message),
+                            .types = {},
+                            .rule = std::move(rule),
+                            .fix = std::move(fix)});
+  }
+
+  // The statement, in one line; where there is none, or it is the whole def, the line of the
+  // source.
+  std::string shown(const Span& at) const {
+    return statement_ == nullptr || item_.is_expression ? line_of(unit_.source, at)
+                                                        : flat(*statement_);
   }
 
   const Unit& unit_;

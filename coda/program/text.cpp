@@ -31,6 +31,15 @@ using Diagnostics = std::vector<Diagnostic>;
       return other.where == d.where && other.message == d.message;
     };
     if (std::ranges::none_of(once, same)) once.push_back(std::move(d));
+    if (once.size() < ast::kMostDiagnostics) continue;
+    once.push_back(
+        {.where = {once.back().where.file, 0, 0},
+         .statement = {},
+         .message = "there are more mistakes than these " + std::to_string(ast::kMostDiagnostics),
+         .types = {},
+         .rule = {},
+         .fix = "correct these first"});
+    break;
   }
   throw ProgramError(std::move(once));
 }

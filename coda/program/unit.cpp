@@ -46,6 +46,7 @@ void Units::use(Unit& unit, const Item& item) {
   for (const std::string& name : names) {
     if (const auto known = loaded_.find(name); known != loaded_.end()) {
       unit.uses.push_back(known->second);
+      unit.complete = unit.complete && known->second->complete;
       return;
     }
     const auto circle = std::ranges::find(active_, name);
@@ -69,6 +70,7 @@ void Units::use(Unit& unit, const Item& item) {
     const Unit& used = add(*text, name);
     loaded_[name] = &used;
     unit.uses.push_back(&used);
+    unit.complete = unit.complete && used.complete;
     return;
   }
   std::vector<std::string> library;
@@ -143,14 +145,20 @@ std::vector<std::string> definition_names(const Unit& unit) {
 }
 
 std::string library_file_of(std::string_view name) {
-  for (const std::string_view file : embedded_programs()) {
-    const Source source{std::string(file), std::string(*embedded_program(file))};
-    std::vector<Diagnostic> ignored;
-    for (const Item& item : parse_syntax(source, ignored).items) {
-      if (item.kind != Item::Kind::use && item.name == name) return source.file;
+  // The library is part of this program: it is read once.
+  static const std::map<std::string, std::string> files = [] {
+    std::map<std::string, std::string> all;
+    for (const std::string_view file : embedded_programs()) {
+      const Source source{std::string(file), std::string(*embedded_program(file))};
+      std::vector<Diagnostic> ignored;
+      for (const Item& item : parse_syntax(source, ignored).items) {
+        if (item.kind != Item::Kind::use) all.try_emplace(item.name, source.file);
+      }
     }
-  }
-  return "";
+    return all;
+  }();
+  const auto found = files.find(std::string(name));
+  return found == files.end() ? "" : found->second;
 }
 
 }  // namespace coda::ast
