@@ -17,7 +17,16 @@ constexpr std::size_t kBreak = 4;   // of a continued line
 
 // How tightly an expression binds; an operand that binds less than its place asks for is put in
 // parentheses.
-enum Binding : int { loosest = 0, compared, added, multiplied, contracted, negated, postfixed };
+enum Binding : int {
+  loosest,
+  compared,
+  added,
+  multiplied,
+  contracted,
+  negated,
+  postfixed,
+  bracketed
+};
 
 Binding binding(const Expr& expr) {
   switch (expr.kind) {
@@ -44,7 +53,10 @@ Binding binding(const Expr& expr) {
 // What the operand `side` of `expr` must bind at least.
 Binding demanded(const Expr& expr, std::size_t side) {
   const Expr& operand = expr.args[side];
-  if (expr.kind == ExprKind::negate) return negated;
+  // `(x as [M, N]) @ w`, for readers who do not know how tightly `as` binds.
+  const bool renamed = operand.kind == ExprKind::as;
+  if (expr.kind == ExprKind::negate) return renamed ? bracketed : negated;
+  if (expr.kind == ExprKind::gather && side == 0) return renamed ? bracketed : postfixed;
   if (expr.kind != ExprKind::binary) return postfixed;
   const Binding own = binding(expr);
   if (expr.is_dim) {
@@ -56,6 +68,7 @@ Binding demanded(const Expr& expr, std::size_t side) {
     if (own == multiplied) return negated;
     return side == 0 ? added : multiplied;
   }
+  if (renamed && (own == multiplied || own == contracted)) return bracketed;
   // `r * (p @ w)`: readers know languages in which `@` and `*` bind alike.
   if (own == multiplied && binding(operand) == contracted) return negated;
   if (own == compared) return added;
@@ -279,7 +292,7 @@ class Layout {
       case ExprKind::list:
         return arguments(expr, "[", "]", 0, indent);
       case ExprKind::gather:
-        write(expr.args[0], indent, postfixed, 1, true);
+        write(expr.args[0], indent, demanded(expr, 0), 1, true);
         return arguments(expr, "[", "]", 1, indent);
       case ExprKind::as: {
         const std::string dims = " as [" + flat_args(expr, 1) + "]";
@@ -288,7 +301,7 @@ class Layout {
       case ExprKind::negate:
       case ExprKind::pin:
         emit(expr.kind == ExprKind::pin ? "pin " : "-");
-        return write(expr.args[0], indent, negated, after, true);
+        return write(expr.args[0], indent, demanded(expr, 0), after, true);
       case ExprKind::labelled:
         emit(flat(expr.args[0]) + ": ");
         return write(expr.args[1], indent, loosest, after, true);

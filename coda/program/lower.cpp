@@ -113,7 +113,6 @@ void Lowerer::build(const Definition& definition, State& state) {
   Frame frame{.unit = definition.unit, .item = &item};
   for (const Parameter& param : item.params) {
     root_.taken.insert(param.name);
-    builder.place(definition.unit->at(param.span));
     try {
       frame.values[param.name] = builder.param(param.name, type(*param.type, frame));
     } catch (const ProgramError& error) {
