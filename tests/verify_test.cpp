@@ -321,6 +321,24 @@ TEST(Verify, InputsMakeSense) {
   EXPECT_EQ(floats(relu[0]), floats(random_inputs(relu_grad(DType::bf16), kSizes, 1)[0]));
 }
 
+TEST(Verify, AnAttentionGradientGetsTheStatisticsOfItsInputs) {
+  Builder b("grad", Program::Kind::program);
+  const Type q{DType::f64, {D("S"), D("E")}}, lse{DType::f64, {D("S")}};
+  std::vector<Value> args;
+  for (const char* name : {"do", "q", "k", "v", "o"}) args.push_back(b.param(name, q));
+  args.push_back(b.param("lse", lse));
+  int i = 0;
+  for (const Value v : b.ops(Op::attention_grad, args)) {
+    b.result("y" + std::to_string(i++), b.type(v), v);
+  }
+  const auto drawn = random_inputs(std::move(b).finish(), {{"S", 2}, {"E", 1}}, 1, Inputs::huge);
+  const double *query = drawn[1].as<double>(), *key = drawn[2].as<double>();
+  const double sum = std::exp(query[0] * key[0]) + std::exp(query[0] * key[1]);
+  EXPECT_NEAR(drawn[5].as<double>()[0], std::log(sum), 1e-12);
+  EXPECT_LT(std::abs(query[0]), 10);                  // an exponential is taken of its product
+  EXPECT_GT(std::abs(drawn[3].as<double>()[0]), 10);  // not of the values
+}
+
 TEST(Verify, TheTableNamesTheReason) {
   const auto verdicts =
       verify(residual_norm(DType::bf16), kSizes, faulty(run_residual_norm, Fault::wrong_block));

@@ -2,14 +2,16 @@
 //
 // What a parameter may hold is read off the program itself: what it indexes, whether a root is
 // taken of it, whether it is a product's right operand (a weight, scaled so that products stay
-// O(1)).
+// O(1)), whether an exponential grows from it.
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "coda/check/bind.h"
-#include "coda/core/error.h"
+#include "coda/program/builder.h"
+#include "coda/reference/reference.h"
 #include "coda/reference/verify.h"
 
 namespace coda {
@@ -17,7 +19,8 @@ namespace {
 
 struct Hint {
   bool positive = false;
-  bool weight = false;
+  bool weight = false;  // without outliers
+  bool steady = false;  // an exponential is taken of it: never huge
   double scale = 1;
   std::int64_t indexes = -1;  // the extent that it indexes; -1: not known
 };
@@ -48,6 +51,15 @@ class Hints {
           mark_indexes(node.args[0], extent(*axis));
       } else if (node.op == Op::product) {
         mark_weight(node.args[1], extent(node.attr.axis));
+      } else if (node.op == Op::exp) {
+        seen_.assign(program.values().size(), 0);
+        mark_steady(node.args[0]);
+      } else if (class_of(node.op) == OpClass::opaque) {
+        const std::size_t q = node.op == Op::attention_grad ? 1 : 0;
+        seen_.assign(program.values().size(), 0);
+        mark_steady(node.args[q]);
+        mark_steady(node.args[q + 1]);
+        mark_weight(node.args[q + 1], 1);
       }
     }
   }
@@ -69,7 +81,7 @@ class Hints {
 
   // `v` is to be positive: so must be what it is a sum, a product or a quotient of.
   void mark_positive(Value v) {
-    if (seen_[static_cast<std::size_t>(v.id)]++ != 0) return;
+    if (std::exchange(seen_[static_cast<std::size_t>(v.id)], 1) != 0) return;
     if (Hint* param = hint(v)) {
       param->positive = true;
       return;
@@ -95,6 +107,16 @@ class Hints {
       param->indexes = extent;
     } else if (is_map(program_.node(v).op) || class_of(program_.node(v).op) == OpClass::layout) {
       for (const Value arg : program_.node(v).args) mark_indexes(arg, extent);
+    }
+  }
+
+  // NOTE: exp(z - lse) of logits of 1e8 is noise in any arithmetic: a roundoff of z is more than 1.
+  void mark_steady(Value v) {
+    if (std::exchange(seen_[static_cast<std::size_t>(v.id)], 1) != 0) return;
+    if (Hint* param = hint(v)) {
+      param->steady = true;
+    } else {
+      for (const Value arg : program_.node(v).args) mark_steady(arg);
     }
   }
 
@@ -180,7 +202,8 @@ void draw_floats(const Param& param, const Hint& hint, const Tensor& tensor, Inp
   const std::int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
   const bool has_outliers =
       inputs == Inputs::outliers && !hint.weight && tensor.shape.size() > 1 && columns > 0;
-  const double magnitude = inputs == Inputs::tiny ? 1e-4 : inputs == Inputs::huge ? 1e4 : 1;
+  const bool huge = inputs == Inputs::huge && !hint.steady;
+  const double magnitude = inputs == Inputs::tiny ? 1e-4 : huge ? 1e4 : 1;
   const std::int64_t outlier = has_outliers ? 7 % columns : 0;
   const bool few = repeats || is_upstream(param.name);
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
@@ -215,6 +238,37 @@ void draw_param(const Param& param, const Hint& hint, const Tensor& tensor, Inpu
   }
 }
 
+// The o and lse that an attention_grad takes are those of its q, k and v: with others, exp(s - lse)
+// would be far from a probability.
+void follow_attention(const Program& program, const Sizes& sizes,
+                      const std::vector<OwnedTensor>& drawn) {
+  for (const Node& node : program.nodes()) {
+    if (node.op != Op::attention_grad) continue;
+    const std::span<const Value> args = node.args;  // do, q, k, v, o, lse, keywords
+    if (!program.is_param(args[4]) || !program.is_param(args[5])) continue;
+    Builder builder("forward", Program::Kind::block);
+    Copier copy(program, builder);
+    std::vector<Tensor> tensors;
+    for (std::size_t p = 0; p < drawn.size(); ++p) {
+      const Param& param = program.params()[p];
+      copy.map({static_cast<std::int32_t>(p)}, builder.param(param.name, param.type));
+      tensors.push_back(drawn[p].tensor());
+    }
+    std::vector<Value> inputs;
+    for (const Value v : args.subspan(1, 3)) inputs.push_back(copy(v));
+    for (const Value v : args.subspan(6)) inputs.push_back(copy(v));
+    const std::vector<Value> made = builder.ops(Op::attention, inputs, node.attr);
+    for (std::size_t i = 0; i < 2; ++i) {
+      builder.result("made" + std::to_string(i), program.type(args[4 + i]), made[i]);
+    }
+    const Program forward = std::move(builder).finish();
+    const auto values = reference::evaluate(forward, sizes, tensors, reference::Mode::exact);
+    for (std::size_t i = 0; i < 2; ++i) {
+      reference::store(values[i], tensors[static_cast<std::size_t>(args[4 + i].id)], sizes);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<OwnedTensor> random_inputs(const Program& program, const Sizes& sizes,
@@ -228,6 +282,7 @@ std::vector<OwnedTensor> random_inputs(const Program& program, const Sizes& size
     const bool repeats = (seed + p) % 4 == 3;
     draw_param(param, hints[p], tensors.back().tensor(), inputs, repeats, source);
   }
+  follow_attention(program, sizes, tensors);
   return tensors;
 }
 

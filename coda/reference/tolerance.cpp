@@ -20,6 +20,7 @@ using reference::Array;
 
 constexpr double kNormFactor = 1.05, kWorstFactor = 2;
 constexpr double kNoise = 3;        // deviations of a ratio of two errors of few elements
+constexpr double kOverflow = 0.05;  // how far below its dtype's largest number a value may overflow
 constexpr double kBoundary = 1e-3;  // share of comparisons of floats that rounding may turn over
 
 // The largest relative error of one rounding, and the least normal number; f16 and narrower: the
@@ -92,6 +93,20 @@ bool depends_on_floats(const Program& program, Value v) {
 bool same_kind(double a, double b) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   return a == b;  // infinities with their sign
+}
+
+// Whether `got` may stand where one of the three is not finite.
+bool kind_fits(DType dtype, double truth, double naive, double got) {
+  const double stored = round_to(dtype, truth);
+  if (same_kind(got, stored) || same_kind(got, naive)) return true;
+  if (std::isfinite(stored) && !std::isfinite(naive)) {
+    // No worse than the naive sequence, which broke: finite, then infinite, then NaN.
+    return !std::isnan(got) || std::isnan(naive);
+  }
+  // One side of the dtype's largest number or the other.
+  const bool near = !std::isfinite(round_to(dtype, truth * (1 + kOverflow)));
+  if (std::isfinite(got)) return near && std::isfinite(naive);
+  return near && std::isinf(got) && std::signbit(got) == std::signbit(truth);
 }
 
 std::string number(double x) {
@@ -171,6 +186,7 @@ void Errors::add_discrete(const Array& exact, const Array& naive, std::span<cons
   const auto elements = static_cast<double>(std::max<std::size_t>(got.size(), 1));
   const double allowed = from_floats_ ? naive_differ + std::floor(kBoundary * elements) : 0;
   if (differ > allowed) fail(number(differ) + " elements differ, the first: " + first);
+  compared_ += static_cast<double>(got.size());
   errors_.push_back(differ / elements);
   naive_errors_.push_back(naive_differ / elements);
 }
@@ -182,17 +198,11 @@ void Errors::add_floats(const Array& exact, const Array& naive, std::span<const 
   std::size_t worst_at = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double truth = exact.data[i], stored = round_to(dtype, truth), plain = naive.data[i];
-    if (!std::isfinite(stored) || !std::isfinite(plain)) {
-      // One side may stop just short of overflow; beside that the kinds agree.
-      const bool near = std::isfinite(got[i]) && (std::isfinite(stored) || std::isfinite(plain));
-      if (!near && !same_kind(got[i], stored) && !same_kind(got[i], plain)) {
+    if (!std::isfinite(stored) || !std::isfinite(plain) || !std::isfinite(got[i])) {
+      if (!kind_fits(dtype, truth, plain, got[i])) {
         fail(place(result_, exact, i) + " is " + number(got[i]) + ", the truth is " +
              number(truth) + ", the naive sequence has " + number(plain));
       }
-      continue;
-    }
-    if (!std::isfinite(got[i])) {
-      fail(place(result_, exact, i) + " is " + number(got[i]) + ", the truth is " + number(truth));
       continue;
     }
     const double off = std::abs(got[i] - truth), naive_off = std::abs(plain - truth);
@@ -245,6 +255,7 @@ Verdict Errors::verdict() const {
                     number(worst_bound);
     }
   }
+  verdict.compared = static_cast<std::int64_t>(compared_);
   verdict.passed = verdict.why.empty();
   return verdict;
 }

@@ -14,7 +14,7 @@
 
 namespace coda {
 
-// O(1); every 512th channel of what is no weight × 40; × 1e-4; × 1e+4.
+// O(1); every 512th channel of what is no weight × 40; × 1e-4; × 1e+4 where no exp follows.
 enum class Inputs : std::uint8_t { normal, outliers, tiny, huge };
 // Memory of every tensor, results included, but for the last: dense; gaps between rows, a
 // misaligned base and, for every other seed, one axis for each factor; the first dimension fastest;
@@ -47,6 +47,7 @@ struct Verdict {
   double error = 0;
   double naive_error = 0;  // the same of the rounded reference
   double worst_ratio = 0;  // worst element's error over the naive sequence's worst, over all seeds
+  std::int64_t compared = 0;  // elements over all seeds; less than all where something overflows
   bool passed = false;
   std::string why;  // of a failure: what, where, both values
 };
@@ -58,7 +59,8 @@ struct Verdict {
 std::vector<Verdict> verify(const Program& program, const Sizes& sizes, const Executor& executor,
                             const VerifyOptions& options = {});
 
-// One row a verdict, the reason below one that failed.
+// One row a verdict, the reason below one that failed. "-": nothing was compared, as the result is
+// empty or the naive sequence overflows.
 std::string table(std::span<const Verdict> verdicts);
 
 // The executor of a backend: checks, compiles (once for each program and sizes in turn) and runs.
