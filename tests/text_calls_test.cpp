@@ -198,6 +198,10 @@ TEST(Use, FindsFilesBesideTheFileAndInTheLibrary) {
   EXPECT_EQ(used(parse_file((folder / "main.coda").string()).find("f")), "y = max(x, 0)");
   write("prelude.coda", "def relu(v) = exp(v)\n");
   EXPECT_EQ(used(parse_file((folder / "main.coda").string()).find("f")), "y = exp(x)");
+  // The library goes on meaning its own.
+  write("main.coda", "use \"attention.coda\"\n");
+  EXPECT_EQ(parse_file((folder / "main.coda").string()).imported,
+            parse_file("attention.coda").programs.size());
   std::filesystem::remove_all(folder);
   // A name of the library stands for its file.
   EXPECT_EQ(print(parse_file("llama.coda")), print(parse_file("programs/llama.coda")));

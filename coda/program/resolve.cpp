@@ -417,7 +417,14 @@ class Resolver {
   void unknown_call(const Expr& expr) {
     poisoned_ = true;
     for (const Expr& arg : expr.args) {
-      if (arg.kind == ExprKind::name && names_.contains(arg.text)) names_[arg.text].used = true;
+      const Expr& content = arg.kind == ExprKind::labelled ? arg.args[1] : arg;
+      if (content.kind == ExprKind::list) {
+        dims(content);
+      } else if (!content.is_dim) {
+        value(content);
+      } else if (content.kind == ExprKind::name && !dims_.contains(content.text)) {
+        either(content);
+      }
     }
     if (!unit_.complete) {
       out_.good = false;

@@ -24,15 +24,19 @@ std::string folder_of(std::string_view file) {
 }  // namespace
 
 const Unit& Units::add(std::string_view text, std::string_view file) {
+  active_ = {std::string(file)};
+  return load(text, file, false);
+}
+
+const Unit& Units::load(std::string_view text, std::string_view file, bool of_library) {
   auto unit = std::make_unique<Unit>();
   unit->source = {std::string(file), std::string(text)};
+  unit->of_library = of_library;
   unit->file = parse_syntax(unit->source, diagnostics_);
   unit->complete = unit->file.complete;
-  active_.push_back(unit->source.file);
   for (const Item& item : unit->file.items) {
     if (item.kind == Item::Kind::use) use(*unit, item);
   }
-  active_.pop_back();
   index(*unit);
   done_.push_back(std::move(unit));
   return *done_.back();
@@ -44,12 +48,19 @@ void Units::use(Unit& unit, const Item& item) {
   const std::string folder = active_.size() > 1 ? folder_of(unit.source.file) : "";
   if (!folder.empty()) names.insert(names.begin(), folder + item.name);
   for (const std::string& name : names) {
-    if (const auto known = loaded_.find(name); known != loaded_.end()) {
+    // The library means its own files, whatever stands beside the author's.
+    const std::optional<std::string_view> library = embedded_program(name);
+    const std::optional<std::string> text =
+        unit.of_library && library ? std::string(*library) : loader_(name);
+    if (!text) continue;
+    const bool of_library = library == *text;
+    const std::string key = (of_library ? "library " : "") + name;
+    if (const auto known = loaded_.find(key); known != loaded_.end()) {
       unit.uses.push_back(known->second);
       unit.complete = unit.complete && known->second->complete;
       return;
     }
-    const auto circle = std::ranges::find(active_, name);
+    const auto circle = std::ranges::find(active_, key);
     if (circle != active_.end()) {
       std::string chain;
       for (auto file = circle; file != active_.end(); ++file) chain += *file + " → ";
@@ -59,16 +70,16 @@ void Units::use(Unit& unit, const Item& item) {
       unit.complete = false;
       return;
     }
-    const std::optional<std::string> text = loader_(name);
-    if (!text) continue;
     if (active_.size() > kDeepestUse) {
       report(unit, item.span, "`use` is more than " + std::to_string(kDeepestUse) + " files deep",
              "files use one another at most so deep", "use what is needed directly");
       unit.complete = false;
       return;
     }
-    const Unit& used = add(*text, name);
-    loaded_[name] = &used;
+    active_.push_back(key);
+    const Unit& used = load(*text, name, of_library);
+    active_.pop_back();
+    loaded_[key] = &used;
     unit.uses.push_back(&used);
     unit.complete = unit.complete && used.complete;
     return;

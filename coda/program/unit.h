@@ -20,6 +20,7 @@ struct Unit {
   Source source;
   File file;
   std::vector<const Unit*> uses;
+  bool of_library = false;
   bool complete = true;  // false: a `use` or item failed, so a name not found may be no mistake
   std::map<std::string, const Item*> own;  // defs, programs and blocks
 
@@ -37,10 +38,12 @@ class Units {
   Units(const Loader& loader, std::vector<Diagnostic>& diagnostics)
       : loader_(loader), diagnostics_(diagnostics) {}
 
+  // The file that everything starts from.
   const Unit& add(std::string_view text, std::string_view file);
   const std::vector<std::unique_ptr<Unit>>& in_order() const { return done_; }
 
  private:
+  const Unit& load(std::string_view text, std::string_view file, bool of_library);
   void use(Unit& unit, const Item& item);
   void index(Unit& unit);
   void report(const Unit& unit, const Span& at, std::string message, std::string rule,
