@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,16 @@ namespace coda::testing {
 // Named tensors; every float is held as f64, whatever the program declares: the exact mode rounds
 // nothing.
 using Tensors = std::map<std::string, OwnedTensor>;
+
+// `known`, and 8 for every other name of the program.
+inline Sizes complete(const Program& program, Sizes known) {
+  std::set<std::string> names;
+  for (const ValueInfo& value : program.values()) {
+    for (const Dim& dim : value.type.dims) collect_names(dim, names);
+  }
+  for (const std::string& name : names) known.emplace(name, 8);
+  return known;
+}
 
 struct Fill {
   std::uint64_t seed = 1;

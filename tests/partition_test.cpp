@@ -13,6 +13,7 @@
 #include "coda/rewrite/partition.h"
 #include "coda/rewrite/simplify.h"
 #include "tests/numeric_gradient.h"
+#include "tests/random_block.h"
 
 namespace coda {
 namespace {
@@ -105,7 +106,12 @@ void expect_rewritable(const Program& program, const Sizes& sizes, const Fill& f
     EXPECT_FALSE(placement.reason.empty());
     EXPECT_LT(placement.step, static_cast<int>(partition.schedule.steps.size()));
   }
-  const Ledger fused = ledger(partition.schedule, sizes), naive = ledger(unfused(program), sizes);
+}
+
+// Fusion that moves more than the unfused sequence is none.
+void expect_saving(const Program& program, const Sizes& sizes) {
+  const Ledger fused = ledger(rewrite(program).schedule, sizes);
+  const Ledger naive = ledger(unfused(program), sizes);
   EXPECT_LE(fused.total.bytes_read + fused.total.bytes_written,
             naive.total.bytes_read + naive.total.bytes_written);
 }
@@ -133,16 +139,28 @@ TEST(Partition, EveryProgramOfTheLibraryAndItsGradientBecomeKernels) {
       const Program& program = module.programs[i];
       SCOPED_TRACE(std::string(file) + " " + program.name());
       const Fill fill = sensible(file);
-      expect_rewritable(program, kSizes, fill);
+      const Sizes sizes = testing::complete(program, kSizes);
+      expect_rewritable(program, sizes, fill);
       const GradOptions options{.wrt = differentiable_params(program)};
-      expect_rewritable(grad(program, options), kSizes, fill);
+      expect_rewritable(grad(program, options), sizes, fill);
+      expect_saving(program, sizes);
+      expect_saving(grad(program, options), sizes);
       const Training training = grad_for_training(program, options);
-      expect_rewritable(training.forward, kSizes, fill);
+      expect_rewritable(training.forward, sizes, fill);
       Tensors tensors;
-      testing::draw(training.forward, kSizes, fill, tensors);
-      testing::add_results(training.forward, kSizes, tensors);
-      expect_rewritable(training.backward, kSizes, fill, std::move(tensors));
+      testing::draw(training.forward, sizes, fill, tensors);
+      testing::add_results(training.forward, sizes, tensors);
+      expect_rewritable(training.backward, sizes, fill, std::move(tensors));
     }
+  }
+}
+
+TEST(Partition, AnyBlockAndItsGradientBecomeKernels) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const Program program = testing::RandomBlock(seed).make(14);
+    expect_rewritable(program, testing::kRandomSizes, {.seed = seed});
+    expect_rewritable(grad(program), testing::kRandomSizes, {.seed = seed});
+    if (::testing::Test::HasFailure()) return;
   }
 }
 

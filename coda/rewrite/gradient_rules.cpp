@@ -4,9 +4,12 @@
 // broadcasting repeated, and drops what nobody wants, so rules speak of neither.
 #include "coda/rewrite/gradient_rules.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
+
+#include "coda/program/typing.h"
 
 namespace coda {
 namespace {
@@ -134,6 +137,20 @@ Expr two_operands(Op op, Expr a, Expr b, Dim axis = {}) {
 
 }  // namespace
 
+Expr Site::d() const {
+  const Expr d = *adjoints.of(node.results[0]);
+  // NOTE: S*K has no place in B*S, N, though both align with B*S, N, K.
+  const auto aligns = [&](Value v) {
+    try {
+      coda::align(d.type().dims, adjoints.program().type(v).dims);
+      return true;
+    } catch (const TypeError&) {
+      return false;
+    }
+  };
+  return std::ranges::all_of(node.args, aligns) ? d : whole_d();
+}
+
 void differentiate(const Site& s) {
   switch (s.node.op) {
     // Positions, sizes, random numbers and truth values do not vary with the parameters.
@@ -192,10 +209,10 @@ void differentiate(const Site& s) {
       return s.align(1, -(s.d() / s.x(1) * s.y()));
     case Op::maximum:
     case Op::minimum: {
-      const Op loses = s.node.op == Op::maximum ? Op::lt : Op::gt;
       const Expr a = s.x(0), b = s.x(1), ties = map(Op::eq, a, b);
-      s.align(0, winner_share(map(loses, a, b), ties, s.d()));
-      return s.align(1, winner_share(map(loses, b, a), ties, s.d()));
+      const bool larger = s.node.op == Op::maximum;  // wins
+      s.align(0, winner_share(map(larger ? Op::lt : Op::gt, a, b), ties, s.d()));
+      return s.align(1, winner_share(map(larger ? Op::gt : Op::lt, a, b), ties, s.d()));
     }
     case Op::where:
       s.align(1, where_or_zero(s.x(0), s.d()));

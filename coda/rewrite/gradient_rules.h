@@ -19,9 +19,9 @@ struct Site {
     return adjoints.program().type(node.results[slot]);
   }
   bool has_d(std::size_t slot) const { return adjoints.of(node.results[slot]).has_value(); }
-  // The adjoint of a result: as it is, which maps align by name, and with all factors of the
-  // result.
-  Expr d() const { return *adjoints.of(node.results[0]); }
+  // The adjoint of a result: for maps, which align it by name, it may lack factors; with all
+  // factors.
+  Expr d() const;
   Expr whole_d(std::size_t slot = 0) const {
     return spread_to(*adjoints.of(node.results[slot]), y_type(slot));
   }

@@ -110,6 +110,23 @@ void Kernels::drop(int n) {
   for (const Value v : node(n).args) std::erase(users_[at(v)], n);
 }
 
+bool Kernels::converts(int result, Value v) const {
+  const Result& declared = block_->results()[static_cast<std::size_t>(result)];
+  return declared.store == Store::accumulate || declared.type.dims != work().type(v).dims;
+}
+
+bool Kernels::has_converted_results(Value v) const {
+  return std::ranges::any_of(results_of_[at(v)], [&](int r) { return converts(r, v); });
+}
+
+void Kernels::redirect_converted_results(Value v, int n) {
+  std::vector<int>& results = results_of_[at(v)];
+  std::vector<int>& copied = results_of_[at(node(n).results[0])];
+  const auto rest = std::ranges::stable_partition(results, [&](int r) { return !converts(r, v); });
+  copied.assign(rest.begin(), rest.end());
+  results.erase(rest.begin(), rest.end());
+}
+
 std::set<Value> Kernels::inputs(const std::set<int>& nodes) const {
   std::set<Value> read;
   for (const int n : nodes) {
@@ -184,24 +201,29 @@ Step Kernels::step(const std::string& name, const std::set<Value>& inputs, const
   return step;
 }
 
-std::optional<std::string> Kernels::refusal(int k, const std::set<int>& more, const Values& owned,
-                                            const std::set<Value>& assumed) const {
+std::optional<std::string> Kernels::refusal(int k, const Addition& addition) const {
   std::set<int> all = k == kNone ? std::set<int>{} : nodes(k);
-  all.insert(more.begin(), more.end());
+  all.insert(addition.nodes.begin(), addition.nodes.end());
   const std::set<Value> read = inputs(all);
   for (const Value v : read) {
-    if (work().is_param(v) || assumed.contains(v)) continue;
+    if (work().is_param(v) || addition.assumed.contains(v)) continue;
     const int from = owner(v);
     if (from == kNone) throw InternalError("a kernel reads " + names_[at(v)] + ": not stored");
     if (k != kNone && (from == k || runs_after(from, k))) {
       return "`" + names_[at(v)] + "`, which it reads, comes after that kernel";
     }
   }
+  std::set<Value> stored = asked_, ours(addition.owned.begin(), addition.owned.end());
+  ours.insert(addition.stored.begin(), addition.stored.end());
+  stored.insert(addition.stored.begin(), addition.stored.end());
+  for (int other = 0; other < count(); ++other) {
+    if (other != k) stored.merge(inputs(nodes(other)));
+  }
   Values results, crossing;
   for (const int n : all) {
     for (const Value v : node(n).results) {
-      const bool ours = (k != kNone && owner(v) == k) || std::ranges::find(owned, v) != owned.end();
-      if (!ours || !must_store(v, all)) continue;
+      const bool own = (k != kNone && owner(v) == k) || ours.contains(v);
+      if (!own || (!stored.contains(v) && !must_store(v, all))) continue;
       (results_of_[at(v)].empty() ? crossing : results).push_back(v);
     }
   }
@@ -213,14 +235,16 @@ std::optional<std::string> Kernels::refusal(int k, const std::set<int>& more, co
   return std::nullopt;
 }
 
-int Kernels::add(int k, const std::set<int>& more, const Values& owned) {
-  if (k == kNone) {
-    k = count();
-    kernels_.emplace_back();
-  }
-  kernels_[static_cast<std::size_t>(k)].insert(more.begin(), more.end());
-  for (const Value v : owned) owner_[at(v)] = k;
-  return k;
+void Kernels::add(int k, const Addition& addition) {
+  kernels_[static_cast<std::size_t>(k)].nodes.insert(addition.nodes.begin(), addition.nodes.end());
+  for (const Value v : addition.owned) owner_[at(v)] = k;
+  for (const Value v : addition.stored) owner_[at(v)] = k;
+  asked_.insert(addition.stored.begin(), addition.stored.end());
+}
+
+void Kernels::start(Kind kind, const Addition& addition) {
+  kernels_.push_back({kind, {}});
+  add(count() - 1, addition);
 }
 
 std::set<int> Kernels::live(int k, const Values& results, const Values& crossing) const {
@@ -240,7 +264,7 @@ std::vector<Kernels::Part> Kernels::parts() const {
   // What nobody reads is not stored, and what only that needed is not computed: shrink until
   // stable.
   std::set<Value> read;
-  for (const std::set<int>& kernel : kernels_) read.merge(inputs(kernel));
+  for (const Kernel& kernel : kernels_) read.merge(inputs(kernel.nodes));
   std::vector<Part> parts;
   for (std::size_t before = read.size() + 1; before != read.size();) {
     before = read.size();

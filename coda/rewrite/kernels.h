@@ -20,6 +20,7 @@ namespace coda {
 class Kernels {
  public:
   using Values = std::vector<Value>;
+  enum class Kind : std::uint8_t { gemm, stream, alone };
   static constexpr int kNone = -1;  // no kernel; the one that would be new
 
   explicit Kernels(const Program& block);
@@ -28,7 +29,8 @@ class Kernels {
   const Program& work() const { return builder_.so_far(); }
   const Node& node(int n) const { return work().nodes()[static_cast<std::size_t>(n)]; }
   int count() const { return static_cast<int>(kernels_.size()); }
-  const std::set<int>& nodes(int k) const { return kernels_[static_cast<std::size_t>(k)]; }
+  const std::set<int>& nodes(int k) const { return kernel(k).nodes; }
+  Kind kind(int k) const { return kernel(k).kind; }
 
   // Copies a node of the block; its operands have been copied before. Returns the working node.
   int append(int block_node);
@@ -38,6 +40,11 @@ class Kernels {
   void substitute(int before, int now);
   // No one will use what working node `n` makes.
   void drop(int n);
+
+  // Whether a result of the block wants `v` accumulated or in another order of dims.
+  bool has_converted_results(Value v) const;
+  // Those results come from working node `n`, a copy of `v`, instead.
+  void redirect_converted_results(Value v, int n);
 
   // What stands for a value of the block, once its node is appended.
   Value work_value(Value v) const { return work_of_[static_cast<std::size_t>(v.id)]; }
@@ -54,12 +61,18 @@ class Kernels {
   // Whether kernel `a` must run after kernel `b`.
   bool runs_after(int a, int b) const;
 
-  // Why kernel `k` (kNone: a new one) cannot take `more` and own `owned`; nullopt: it can. Values
-  // in `assumed` count as stored by some earlier kernel.
-  std::optional<std::string> refusal(int k, const std::set<int>& more, const Values& owned,
-                                     const std::set<Value>& assumed = {}) const;
-  // Adds `more` to kernel `k`, which owns `owned` from now on. Returns the kernel.
-  int add(int k, const std::set<int>& more, const Values& owned);
+  // What a kernel is asked to take. It stores what it owns as soon as a node outside of it reads
+  // that, or is still to come; what it is asked to store, in any case.
+  struct Addition {
+    std::set<int> nodes = {};
+    Values owned = {};
+    Values stored = {};            // owned, too
+    std::set<Value> assumed = {};  // read, and still to be stored by some earlier kernel
+  };
+  // Why kernel `k` (kNone: a new one) cannot take that; nullopt: it can.
+  std::optional<std::string> refusal(int k, const Addition& addition) const;
+  void add(int k, const Addition& addition);
+  void start(Kind kind, const Addition& addition);  // a new kernel, with the next number
 
   // The cut that this amounts to.
   Schedule schedule() const;
@@ -70,6 +83,10 @@ class Kernels {
   double weight(Value v) const;
 
  private:
+  struct Kernel {
+    Kind kind = Kind::stream;
+    std::set<int> nodes;
+  };
   // What a value is called and stored as between kernels.
   struct Crossing {
     std::string name;
@@ -83,6 +100,8 @@ class Kernels {
     Values crossing;  // stored for later kernels
   };
 
+  bool converts(int result, Value v) const;
+  const Kernel& kernel(int k) const { return kernels_[static_cast<std::size_t>(k)]; }
   Crossing crossing(Value v) const;
   bool must_store(Value v, const std::set<int>& nodes) const;
   Step step(const std::string& name, const std::set<Value>& inputs, const Values& results,
@@ -92,7 +111,7 @@ class Kernels {
 
   const Program* block_;
   Builder builder_;
-  std::vector<std::set<int>> kernels_;
+  std::vector<Kernel> kernels_;
   std::vector<Value> work_of_;           // of each value of the block
   std::vector<int> origin_;              // of each working node: the block's node
   std::vector<int> uses_;                // use_counts of the block
@@ -101,6 +120,7 @@ class Kernels {
   std::vector<std::vector<int>> users_;  // of each working value: nodes that read it
   std::vector<std::vector<int>> results_of_;  // of each working value: the block's results
   std::vector<std::string> names_;            // of each working value, where it crosses
+  std::set<Value> asked_;                     // values that a kernel was asked to store
   std::set<std::string> taken_;
   mutable std::vector<DType> stored_;  // storage_dtypes of the working program so far
 };

@@ -10,18 +10,16 @@
 #include <map>
 
 #include "coda/rewrite/kernels.h"
+#include "coda/rewrite/sink.h"
 
 namespace coda {
 namespace {
 
+using Kind = Kernels::Kind;
 constexpr int kNone = Kernels::kNone;
 
 // Where the elements of a sum are this many times its results, no tile should add them up again.
 constexpr double kWideSum = 64;
-
-std::vector<Value> results_of(const Node& node) {
-  return node.results;
-}
 
 // Of no cost in whatever kernel needs them: no arithmetic, or scalars.
 bool is_free(const Program& program, const Node& node) {
@@ -76,7 +74,7 @@ class Placer {
       }
     }
     for (const Result& result : block_.results()) store(kernels_.work_value(result.value));
-    sink();
+    sink(kernels_);
     Partition partition{.block = block_, .schedule = kernels_.schedule(), .placements = {}};
     const std::vector<int> steps = kernels_.steps_of_nodes();
     for (std::size_t n = 0; n < steps.size(); ++n) {
@@ -86,14 +84,7 @@ class Placer {
   }
 
  private:
-  enum class Kind : std::uint8_t { gemm, stream, alone };
-  struct Traits {
-    Kind kind = Kind::stream;
-    std::set<Value> operands;  // gemm: what its products read
-  };
-
   const Node& block_node(int n) const { return block_.nodes()[static_cast<std::size_t>(n)]; }
-  Traits& traits(int k) { return traits_[static_cast<std::size_t>(k)]; }
   std::string& reason(int block_node) { return reasons_[static_cast<std::size_t>(block_node)]; }
   bool is_free_value(Value v) const {
     return is_free(kernels_.work(), kernels_.node(kernels_.producer(v)));
@@ -144,22 +135,22 @@ class Placer {
     std::string why;
     for (int k = kernels_.count(); k-- > 0;) {
       const auto shared = [&](Value v) {
-        return traits(k).operands.contains(v);
+        return operands_[k].contains(v);
       };
       const auto operand = std::ranges::find_if(operands, shared);
       if (operand == operands.end()) continue;
-      if (const auto no = kernels_.refusal(k, more, owned)) {
+      if (const auto no = kernels_.refusal(k, {.nodes = more, .owned = owned})) {
         why = "shares `" + kernels_.name(*operand) + "` with an earlier kernel, but " + *no;
         continue;
       }
-      kernels_.add(k, more, owned);
-      traits(k).operands.insert(operands.begin(), operands.end());
+      kernels_.add(k, {.nodes = more, .owned = owned});
+      operands_[k].insert(operands.begin(), operands.end());
       for (const int n : block_nodes) {
         reason(n) = "beside a product that reads `" + kernels_.name(*operand) + "` too";
       }
       return;
     }
-    std::optional<std::string> no = kernels_.refusal(kNone, more, owned);
+    std::optional<std::string> no = kernels_.refusal(kNone, {.nodes = more, .owned = owned});
     if (no && block_nodes.size() > 1) {  // not one accumulator after all: one by one
       for (const int n : block_nodes) {
         if (block_node(n).op == Op::product) {
@@ -171,7 +162,8 @@ class Placer {
       return;
     }
     if (no) return place_product(block_nodes[0], work[block_nodes[0]], *no);
-    start(Kind::gemm, more, owned, operands);
+    kernels_.start(Kind::gemm, {.nodes = more, .owned = owned});
+    operands_[kernels_.count() - 1] = std::move(operands);
     for (const int n : block_nodes) {
       reason(n) = block_nodes.size() > 1 ? "one accumulator, that of " + whole : "a product";
       if (!why.empty()) reason(n) += "; " + why;
@@ -181,23 +173,24 @@ class Placer {
   // A kernel for one product, its operands stored as they are where it cannot see through to them.
   void place_product(int block_node, int w, const std::string& why) {
     reason(block_node) = "a product of its own: " + why;
-    const std::vector<Value> owned = results_of(kernels_.node(w));
+    const std::vector<Value> owned = kernels_.node(w).results;
     std::set<int> more{w};
     std::set<Value> operands;
     for (const Value v : kernels_.node(w).args) operands.insert(see_through(v, more));
-    if (kernels_.refusal(kNone, more, owned)) {
+    if (kernels_.refusal(kNone, {.nodes = more, .owned = owned})) {
       operands.clear();
       for (const Value v : kernels_.node(w).args) {
         store(v);
         operands.insert(v);
       }
       more = {w};
-      if (const auto no = kernels_.refusal(kNone, more, owned)) {
+      if (const auto no = kernels_.refusal(kNone, {.nodes = more, .owned = owned})) {
         throw InternalError("the partition of '" + block_.name() +
                             "' cannot place a product: " + *no);
       }
     }
-    start(Kind::gemm, more, owned, operands);
+    kernels_.start(Kind::gemm, {.nodes = more, .owned = owned});
+    operands_[kernels_.count() - 1] = std::move(operands);
   }
 
   // The stored value behind an operand; the lazy casts, ranges and renames between go into `more`.
@@ -211,12 +204,6 @@ class Placer {
     store(base);
     more.merge(chain);
     return base;
-  }
-
-  int start(Kind kind, const std::set<int>& more, const std::vector<Value>& owned,
-            const std::set<Value>& operands = {}) {
-    traits_.push_back({kind, operands});
-    return kernels_.add(kNone, more, owned);
   }
 
   // ---- calls and scatters: one node a kernel ----
@@ -234,12 +221,20 @@ class Placer {
         store(v);
       }
     }
-    if (const auto no = kernels_.refusal(kNone, more, node.results)) {
+    std::vector<Value> copies;
+    for (const Value v : node.results) {  // a call stores its results as they are
+      if (class_of(node.op) != OpClass::opaque || !kernels_.has_converted_results(v)) continue;
+      const int copy = kernels_.append(n, Op::spread, {v}, {.dims = kernels_.work().type(v).dims});
+      kernels_.redirect_converted_results(v, copy);
+      copies.push_back(kernels_.node(copy).results[0]);
+    }
+    if (const auto no = kernels_.refusal(kNone, {.nodes = more, .owned = node.results})) {
       throw InternalError("the partition of '" + block_.name() + "' cannot place " +
                           std::string(name_of(node.op)) + ": " + *no);
     }
-    start(Kind::alone, more, node.results);
+    kernels_.start(Kind::alone, {.nodes = more, .owned = node.results});
     reason(n) = std::string(name_of(node.op)) + " is a kernel of its own";
+    for (const Value v : copies) store(v);
   }
 
   // ---- everything else ----
@@ -263,7 +258,9 @@ class Placer {
     std::set<int> more{w};
     std::set<Value> assumed;
     if (sum) pull(w, kNone, Stored::where_better, more, assumed);
-    if (sum && kernels_.refusal(kNone, more, results_of(kernels_.node(w)), assumed) &&
+    if (sum &&
+        kernels_.refusal(kNone,
+                         {.nodes = more, .owned = kernels_.node(w).results, .assumed = assumed}) &&
         finish_later(n, w, kNone)) {
       reason(n) = "block sums in a streaming kernel, finished where they are read" + why;
       return;
@@ -281,7 +278,7 @@ class Placer {
     std::vector<int> homes;
     for (const Value v : kernels_.node(w).args) {
       const int k = kernels_.owner(v);
-      if (k == kNone || traits(k).kind == Kind::alone) continue;
+      if (k == kNone || kernels_.kind(k) == Kind::alone) continue;
       if (std::ranges::find(homes, k) == homes.end()) homes.push_back(k);
     }
     std::ranges::sort(homes, std::greater{});
@@ -299,6 +296,8 @@ class Placer {
   bool finish_later(int n, int w, int k) {
     const Node whole = kernels_.node(w);
     if (whole.op != Op::sum && whole.op != Op::logsumexp) return false;
+    const Factor rest = Factor::blocks(whole.attr.axis, kBlock);
+    if (has_factor(kernels_.work().type(whole.args[0]), rest)) return false;
     const Op op = whole.op == Op::sum ? Op::block_sum : Op::block_logsumexp;
     const int blocks = kernels_.append(n, op, whole.args, {.axis = whole.attr.axis});
     const Value partial = kernels_.node(blocks).results[0];
@@ -309,14 +308,13 @@ class Placer {
       std::set<int> more{blocks};
       std::set<Value> assumed;
       pull(blocks, kNone, Stored::where_better, more, assumed);
-      fits = !kernels_.refusal(kNone, more, {partial}, assumed);
+      fits = !kernels_.refusal(kNone, {.nodes = more, .owned = {partial}, .assumed = assumed});
     }
     if (!fits) {
       kernels_.drop(blocks);
       return false;
     }
-    const Dim rest = dim_of(Factor::blocks(whole.attr.axis, kBlock));
-    kernels_.substitute(w, kernels_.append(n, whole.op, {partial}, {.axis = rest}));
+    kernels_.substitute(w, kernels_.append(n, whole.op, {partial}, {.axis = dim_of(rest)}));
     if (k == kNone) store(partial);
     return true;
   }
@@ -328,15 +326,15 @@ class Placer {
       std::set<int> more{w};
       std::set<Value> assumed;
       pull(w, k, policy, more, assumed);
-      const std::vector<Value> owned = results_of(kernels_.node(w));
+      const std::vector<Value> owned = kernels_.node(w).results;
       std::optional<std::string> no = waits_for(assumed, k);
-      if (!no) no = kernels_.refusal(k, more, owned, assumed);
+      if (!no) no = kernels_.refusal(k, {.nodes = more, .owned = owned, .assumed = assumed});
       if (!no && !assumed.empty()) {
         for (const Value v : assumed) store(v);
-        no = kernels_.refusal(k, more, owned);
+        no = kernels_.refusal(k, {.nodes = more, .owned = owned});
       }
       if (!no) {
-        kernels_.add(k, more, owned);
+        kernels_.add(k, {.nodes = more, .owned = owned});
         return std::nullopt;
       }
       if (!why) why = std::move(no);
@@ -371,7 +369,7 @@ class Placer {
   bool better_stored(Value v, int k) {
     const int from = kernels_.producer(v);
     const Node& node = kernels_.node(from);
-    if (k != kNone && traits(k).kind == Kind::gemm && class_of(node.op) == OpClass::reduce &&
+    if (k != kNone && kernels_.kind(k) == Kind::gemm && class_of(node.op) == OpClass::reduce &&
         kernels_.weight(node.args[0]) > kWideSum * kernels_.weight(v)) {
       return true;
     }
@@ -440,13 +438,14 @@ class Placer {
     pull(n, kNone, Stored::where_better, more, assumed);
     if (store_in_stream(v, more)) return;
     throw InternalError("the partition of '" + block_.name() + "' cannot place `" +
-                        kernels_.name(v) + "`: " + *kernels_.refusal(kNone, more, {v}));
+                        kernels_.name(v) +
+                        "`: " + *kernels_.refusal(kNone, {.nodes = more, .stored = {v}}));
   }
 
   // In a kernel that computes `v` already, or something as large that it comes from.
   bool store_where_computed(Value v, int n) {
     for (int k = 0; k < kernels_.count(); ++k) {
-      if (traits(k).kind == Kind::alone) continue;
+      if (kernels_.kind(k) == Kind::alone) continue;
       const auto computes = [&](int lazy) {
         const Value made = kernels_.node(lazy).results[0];
         return kernels_.contains(k, lazy) && !kernels_.work().type(v).is_scalar() &&
@@ -456,8 +455,8 @@ class Placer {
       std::set<int> more{n};
       std::set<Value> assumed;
       pull(n, k, Stored::where_better, more, assumed);
-      if (!assumed.empty() || kernels_.refusal(k, more, {v})) continue;
-      kernels_.add(k, more, {v});
+      if (!assumed.empty() || kernels_.refusal(k, {.nodes = more, .stored = {v}})) continue;
+      kernels_.add(k, {.nodes = more, .stored = {v}});
       return true;
     }
     return false;
@@ -466,92 +465,26 @@ class Placer {
   bool store_in_stream(Value v, const std::set<int>& more) {
     const std::set<Value> read = kernels_.inputs(more);
     for (int k = kernels_.count(); k-- > 0;) {
-      if (traits(k).kind != Kind::stream) continue;
+      if (kernels_.kind(k) != Kind::stream) continue;
       const std::set<Value> theirs = kernels_.inputs(kernels_.nodes(k));
       const auto shared = [&](Value each) {
         return theirs.contains(each) && !kernels_.work().type(each).is_scalar();
       };
-      if (std::ranges::none_of(read, shared) || kernels_.refusal(k, more, {v})) continue;
-      kernels_.add(k, more, {v});
+      if (std::ranges::none_of(read, shared) || kernels_.refusal(k, {.nodes = more, .stored = {v}}))
+        continue;
+      kernels_.add(k, {.nodes = more, .stored = {v}});
       return true;
     }
-    if (kernels_.refusal(kNone, more, {v})) return false;
-    start(Kind::stream, more, {v});
-    return true;
-  }
-
-  // ---- afterwards ----
-
-  // A value that crosses, though what it comes from is stored as well, is computed again by its
-  // readers where that moves less.
-  void sink() {
-    for (int n = static_cast<int>(kernels_.work().nodes().size()); n-- > 0;) {
-      const Node node = kernels_.node(n);
-      if (!is_map(node.op) && class_of(node.op) != OpClass::layout) continue;
-      for (const Value v : node.results) sink(v);
-    }
-  }
-
-  void sink(Value v) {
-    const int home = kernels_.owner(v);
-    if (home == kNone || kernels_.is_result(v)) return;
-    std::vector<int> readers;
-    std::set<Value> read;  // by others, beside v
-    for (int k = 0; k < kernels_.count(); ++k) {
-      const std::set<Value> inputs = kernels_.inputs(kernels_.nodes(k));
-      if (inputs.contains(v)) readers.push_back(k);
-      for (const Value each : inputs) {
-        if (each != v && kernels_.owner(each) == home) read.insert(each);
-      }
-    }
-    if (readers.empty()) return;
-    std::set<int> chain;
-    std::set<Value> sources;
-    if (!trace(v, home, read, chain, sources)) return;
-    double now = kernels_.weight(v), then = 0;
-    for (const int k : readers) {
-      now += kernels_.weight(v);
-      const std::set<Value> inputs = kernels_.inputs(kernels_.nodes(k));
-      for (const Value each : sources) {
-        if (!inputs.contains(each)) then += kernels_.weight(each);
-      }
-    }
-    const auto refuses = [&](int k) {
-      return traits(k).kind == Kind::alone || kernels_.refusal(k, chain, {}).has_value();
-    };
-    if (then >= now || std::ranges::any_of(readers, refuses)) return;
-    for (const int k : readers) kernels_.add(k, chain, {});
-  }
-
-  // The nodes of kernel `home` between `v` and what is stored anyway (`sources`); false where they
-  // are more than maps and layout.
-  bool trace(Value v, int home, const std::set<Value>& read, std::set<int>& chain,
-             std::set<Value>& sources) const {
-    constexpr std::size_t kLongest = 12;
-    const int n = kernels_.producer(v);
-    const Node& node = kernels_.node(n);
-    const bool cheap = is_map(node.op) || class_of(node.op) == OpClass::layout ||
-                       class_of(node.op) == OpClass::leaf;
-    if (!cheap || chain.size() >= kLongest) return false;
-    if (!chain.insert(n).second) return true;
-    for (const Value arg : node.args) {
-      const bool stored = kernels_.work().is_param(arg) ||
-                          (!kernels_.is_lazy(arg) && kernels_.owner(arg) != home) ||
-                          kernels_.is_result(arg) || read.contains(arg);
-      if (stored) {
-        sources.insert(arg);
-      } else if (!trace(arg, home, read, chain, sources)) {
-        return false;
-      }
-    }
+    if (kernels_.refusal(kNone, {.nodes = more, .stored = {v}})) return false;
+    kernels_.start(Kind::stream, {.nodes = more, .stored = {v}});
     return true;
   }
 
   const Program& block_;
   Kernels kernels_;
-  std::vector<Traits> traits_;  // of each kernel
-  std::set<int> terms_;         // products, and adds that sum nothing else
-  std::vector<bool> inner_;     // of each node of the block: a term that another add takes
+  std::map<int, std::set<Value>> operands_;  // of each gemm: what its products read
+  std::set<int> terms_;                      // products, and adds that sum nothing else
+  std::vector<bool> inner_;  // of each node of the block: a term that another add takes
   std::vector<std::string> reasons_;
 };
 

@@ -19,7 +19,10 @@ namespace {
 class Simplifier {
  public:
   explicit Simplifier(const Program& from)
-      : from_(from), to_(from.name(), from.kind()), mapped_(from.values().size()) {
+      : from_(from),
+        stored_(storage_dtypes(from)),
+        to_(from.name(), from.kind()),
+        mapped_(from.values().size()) {
     to_.comment(from.comment());
     to_.place(from.where());
     for (std::size_t i = 0; i < from.params().size(); ++i) {
@@ -68,10 +71,19 @@ class Simplifier {
   std::vector<Value> make(const Node& node, std::vector<Value> args) {
     // What a rule made is looked at again: -(-(-x)), x*1*1.
     if (const auto found = layout_rule(node, args)) return *found;
+    if (drops(node)) return args;
     if (const auto found = arithmetic_rule(node, args)) {
       if (fits(node, *found)) return {*found};
     }
     return emit(node.op, std::move(args), node.attr);
+  }
+
+  // A plain cast to the dtype in which the value would be stored anyway: kept on chip it need not
+  // round.
+  bool drops(const Node& node) const {
+    return node.op == Op::cast && is_float(node.attr.dtype) && !from_.is_param(node.args[0]) &&
+           is_float(from_.type(node.args[0]).dtype) &&
+           stored_[static_cast<std::size_t>(node.args[0].id)] == node.attr.dtype;
   }
 
   // NOTE: a value of another float dtype stands in only where it was widened: bf16 x for f32 x*1.
@@ -183,8 +195,12 @@ class Simplifier {
   }
 
   std::optional<Value> one(Op op, std::vector<Value> args, const Node& node) {
-    Node replacement{
-        .op = op, .args = {}, .attr = {}, .results = node.results, .where = node.where};
+    try {
+      align(type(args[0]).dims, type(args.back()).dims);
+    } catch (const TypeError&) {  // the order of operands decides whether S and B*S align
+      return std::nullopt;
+    }
+    const Node replacement{.op = op, .results = node.results, .where = node.where};
     const Value made = make(replacement, std::move(args))[0];
     return fits(node, made) ? std::optional(made) : std::nullopt;
   }
@@ -216,6 +232,7 @@ class Simplifier {
   }
 
   const Program& from_;
+  const std::vector<DType> stored_;
   Builder to_;
   std::vector<Value> mapped_;
   std::map<std::tuple<Op, std::vector<Value>, double, std::string>, std::vector<Value>> made_;

@@ -7,8 +7,9 @@
 namespace coda {
 
 // Common subexpressions, dead values, arithmetic of constants, x*1, x+0, double negation, inverse
-// layouts. Every value that stays keeps its bits (but for the sign of a zero), NaN included.
-// Applying it twice changes nothing more.
+// layouts, plain casts to the dtype that a value would be stored in (pin keeps a cast). Every value
+// that stays keeps its bits, NaN included, but for the sign of a zero and the roundings of dropped
+// casts. Applying it twice changes nothing more.
 Program simplify(const Program& program);
 
 }  // namespace coda

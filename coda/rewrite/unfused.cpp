@@ -43,8 +43,7 @@ void pull(const Kernels& kernels, int n, std::set<int>& more) {
 void call(Kernels& kernels, int n) {
   std::set<int> more{n};
   pull(kernels, n, more);
-  const std::vector<Value> results = kernels.node(n).results;
-  kernels.add(Kernels::kNone, more, results);
+  kernels.start(Kernels::Kind::alone, {.nodes = more, .owned = kernels.node(n).results});
 }
 
 }  // namespace
