@@ -16,16 +16,16 @@ namespace {
 void check_opaque(const Program& program, Report& report) {
   const std::string rule = "an opaque call is a program of its own";
   int call = -1;
-  for (std::size_t i = 0; i < program.nodes().size(); ++i) {
-    const Node& node = program.nodes()[i];
-    const int at = static_cast<int>(i);
-    if (node.op == Op::constant) continue;
-    if (class_of(node.op) != OpClass::opaque || call >= 0) {
-      report.refuse(at, "`" + expression(program, at) + "` stands beside an opaque call", node.args,
-                    rule, "store its operands or results between two programs");
-      continue;
-    }
-    call = at;
+  const auto is_other = [&](const Node& node) {
+    return node.op != Op::constant && &node != &program.nodes()[static_cast<std::size_t>(call)];
+  };
+  for (std::size_t i = 0; i < program.nodes().size() && call < 0; ++i)
+    if (class_of(program.nodes()[i].op) == OpClass::opaque) call = static_cast<int>(i);
+  if (std::ranges::any_of(program.nodes(), is_other)) {
+    report.refuse(call, "`" + expression(program, call) + "` stands beside other work",
+                  program.nodes()[static_cast<std::size_t>(call)].args, rule,
+                  "make this a block: `coda rewrite` cuts it into programs");
+    return;
   }
   for (const Result& result : program.results()) {
     const bool stored =

@@ -4,51 +4,49 @@
 // Only check() makes a Checked, so no later stage validates again. The six rules are those of
 // docs/language.md, "One kernel".
 //
-// What a backend may rely on, beside what the types below say. "Input": a parameter, seen through
-// casts, splits and `as` only. "Tile value": computed from an accumulator.
+// What a backend may rely on, beside what the types below say. An "input" is a parameter seen
+// through casts, splits and `as` only; a "tile value" is computed from an accumulator.
 //
-// Every space
-// - `nodes` is in topological order and holds all that `results` need, except products, the adds
-// that sum them, and what only their operands
-//   read. A node may be in several spaces; a result is in exactly one.
-// - Row r is the flat index over `rows`; row_inner() turns it into coordinates of any value's row
-// factors. Factors that one `as`
-//   merges have one role.
-// - A split of a row factor is a range of an input. A join of row factors is a result, and its
-// pieces are inputs.
+// Every space:
+//   * `nodes` is in topological order and holds all that `results` need, except products, the adds
+//     that sum them, and what only their operands read. A node may be in several spaces; a result
+//     is in exactly one.
+//   * Row r is the flat index over `rows`; row_inner() turns it into coordinates of any value's row
+//     factors. Factors that one `as` merges have one role.
+//   * A split of a row factor is a range of an input. A join of row factors is a result, and its
+//     pieces are inputs.
 //
-// Gemm
-// - An operand's factors are free or contracted, each in storage order; the two may interleave, and
-// the contracted factors of the right
-//   operand may come in another order than attr.axis (pack what is no matrix). Every term of a
-//   space has its rows × columns, in order; left is the operand that gives the rows, even where the
-//   text has it on the right.
-// - Tile values have row and column factors only. The first column factor is the leading one, those
-// after it are its head. Reductions,
-//   spreads, splits and joins of tile values act inside heads, so a tile of whole heads holds all
-//   that they need. Beside these: split and join of the leading factor (packed weights: pieces of
-//   one split never meet in a map, and all pieces of a join are tile values); pick along all
-//   columns, whose result has no column factor and only maps lead from it to results.
-// - Block reductions of tile values: along all rows, along all columns, or inside a head; at most
-// kMaxTileBlock elements a block.
-// - At most kMaxPaired accumulators a space. Spaces of one program have an operand in common,
-// contracted over the same factors.
-// - Values without accumulators may be reduced over local factors: finished statistics. A result
-// without accumulators has row and
-//   column factors only; where it lacks the columns (rows), any tile of a row (column) stores it.
-// - gather: the table is a parameter, its first dimension local.
+// Gemm:
+//   * An operand's factors are free or contracted, each in storage order; the two may interleave,
+//     and the right operand's contracted factors may come in another order than attr.axis (pack
+//     what is no matrix). Every term of a space has its rows × columns, in order; left is the
+//     operand that gives the rows, even where the text has it on the right.
+//   * Tile values have row and column factors only. The first column factor is the leading one,
+//     those after it are its head. Reductions, spreads, splits and joins of tile values act inside
+//     heads, so a tile of whole heads holds all that they need. Beside these: split and join of the
+//     leading factor (packed weights: pieces of one split never meet in a map, and all pieces of a
+//     join are tile values); pick along all columns, whose result has no column factor and only
+//     maps, casts and `as` lead from it to results.
+//   * Block reductions of tile values, and spreads of blocks: along all rows, along all columns, or
+//     inside a head; the blocks of rows and of all columns have at most kMaxTileBlock elements.
+//   * At most kMaxPaired accumulators a space. Spaces of one program have an operand in common,
+//     contracted over the same factors.
+//   * Values without accumulators may be reduced over local factors: finished statistics. A result
+//     without accumulators has row and column factors only; where it lacks the columns (rows), one
+//     tile of each row (column) stores it.
+//   * gather: the table is a parameter, its first dimension local; ids are no tile values.
 //
-// Stream
-// - Every row stands alone, with all its columns and local factors at hand; `columns` are those of
-// the widest value. Only these look at
-//   several rows: block reductions along the last row factors (blocks restart where the factors
-//   before advance), and split and join of rows as above.
-// - Values without a row factor are the same in every row.
-// - Rows may be empty: then the columns are independent of each other wherever no node reads a
-// column factor whole.
-// - An input may be reduced, block-reduced or picked along a factor that is nowhere else: local.
-// - scatter_sum is the only node of its program: its rows are the new axis, the dimensions of the
-// ids are local.
+// Stream:
+//   * Every row stands alone, with all its columns and local factors at hand; `columns` are those
+//     of the widest value. Only these look at several rows: block reductions along the last row
+//     factors (blocks restart where the factors before advance), and split and join of rows.
+//   * Values without a row factor are the same in every row.
+//   * Rows may be empty: then columns are independent of each other wherever no node reads a column
+//     factor whole.
+//   * An input may be reduced, block-reduced or picked along its first factor, which is then no
+//   row.
+//   * scatter_sum is the only node of its program: its rows are the new axis, the dimensions of the
+//     ids are local.
 //
 // Opaque: no spaces. The operands of the one node are parameters or constants; results are stored
 // as they are.

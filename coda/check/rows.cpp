@@ -46,7 +46,7 @@ Dim EqualExtents::written_out(Dim dim) const {
 }
 
 bool EqualExtents::equal(const Dim& a, const Dim& b) const {
-  return same_extent(written_out(a), written_out(b)) == std::optional(true);
+  return a == b || same_extent(written_out(a), written_out(b)) == std::optional(true);
 }
 
 RowIndex::RowIndex(const Program& program, const EqualExtents& extents)

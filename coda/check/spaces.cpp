@@ -138,6 +138,8 @@ std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inp
   if (products.operands_are_inputs) require_related(program, products, groups, report);
   std::vector<Draft> drafts;
   for (std::size_t g = 0; g < groups.size(); ++g) {
+    // What only reaches operands of other products broke rule 1, and that was said.
+    if (results[g].empty()) continue;
     drafts.push_back(tile_space(program, inputs, products, groups[g], results[g]));
     report.add(drafts.back().report);
   }

@@ -79,10 +79,17 @@ class Stream {
   std::size_t rows_ = 0;  // how many factors of main_ are rows
 };
 
+// Dimensions that have factors: one of extent 1 has none.
+std::vector<Dim> dims_of(const Type& type) {
+  std::vector<Dim> dims = type.dims;
+  std::erase_if(dims, [](const Dim& dim) { return dim.factors.empty(); });
+  return dims;
+}
+
 // Factors before the last dimension.
 std::size_t outer_factors(const Type& type) {
-  if (type.dims.empty()) return 0;
-  return factors_of(type).size() - type.dims.back().factors.size();
+  const std::vector<Dim> dims = dims_of(type);
+  return dims.empty() ? 0 : factors_of(type).size() - dims.back().factors.size();
 }
 
 // Block reductions of an input along factors that are not the last rows: rows of the result read
@@ -113,7 +120,7 @@ bool Stream::joins_rows(int i) const {
 }
 
 void Stream::require_first(Value value) {
-  if (type(value).dims.size() < 2 || factor_count(program_, value) == 0) return;
+  if (dims_of(type(value)).size() < 2) return;
   required_.try_emplace(part_.places().set_of(value, 0), value);
   candidates_.push_back(value);
 }
@@ -132,8 +139,9 @@ void Stream::find_crossings(int i) {
     if (n.op == Op::gather || blocks) continue;
     if (axis.first > 0) {
       require_first(axis.value);
-      if (split_vectors_ && type(axis.value).dims.size() == 1) candidates_.push_back(axis.value);
-    } else if (type(axis.value).dims.size() >= 2 && !(reduces && is_input(axis.value))) {
+      if (split_vectors_ && dims_of(type(axis.value)).size() == 1)
+        candidates_.push_back(axis.value);
+    } else if (dims_of(type(axis.value)).size() >= 2 && !(reduces && is_input(axis.value))) {
       refuse_crossing(i);
     }
   }

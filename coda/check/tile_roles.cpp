@@ -34,6 +34,7 @@ Draft Tile::run() {
   if (!draft_.report.empty()) return std::move(draft_);
   mark_leading();
   for (int i : part_.nodes()) check_node(i);
+  if (!draft_.report.empty()) return std::move(draft_);
   for (int r : draft_.space.results) check_result(program_.results()[static_cast<std::size_t>(r)]);
   for (Product& product : members_)
     draft_.space.accumulators.push_back(std::move(product.accumulator));
@@ -54,8 +55,11 @@ std::string Tile::leading_name(Value value) const {
   return first ? factors_of(program_.type(value))[*first].text() : "";
 }
 bool Tile::leads(const FactorRange& range) {
-  for (std::size_t f = range.first; f < range.first + range.count; ++f)
+  const std::vector<Factor> factors = factors_of(program_.type(range.value));
+  for (std::size_t f = range.first; f < range.first + range.count; ++f) {
     if (leading_[part_.places().at(range.value, f)]) return true;
+    if (!is_tile(range.value) && leading_names_.contains(factors[f].text())) return true;
+  }
   return false;
 }
 bool Tile::is_all_columns(const FactorRange& range) const {

@@ -8,6 +8,11 @@ namespace coda {
 
 void Tile::check_node(int i) {
   const Node& n = node(i);
+  if (n.op == Op::scatter_sum) {
+    refuse(i, "`" + text(i) + "` adds into rows that any tile may reach",
+           "make scatter_sum a program of its own");
+    return;
+  }
   for (Value result : n.results) {
     if (!part_.has(result) || !is_tile(result)) continue;
     for (std::size_t f : factors_with(draft_, result, Role::local)) {
@@ -41,10 +46,7 @@ void Tile::check_node(int i) {
       return;
     case OpClass::indexed:
       if (n.op == Op::pick) return check_pick(i);
-      if (n.op == Op::gather) return check_gather(i);
-      refuse(i, "`" + text(i) + "` adds into rows that any tile may reach",
-             "make scatter_sum a program of its own");
-      return;
+      return check_gather(i);
   }
 }
 
@@ -104,7 +106,10 @@ void Tile::check_block_reduce(int i) {
   const std::optional<Role> role = role_of(draft_, axis);
   const Value operand = node(i).args[0], result = node(i).results[0];
   frame(result) = frame(operand);
-  picked(result) = picked(operand);
+  if (picked(operand)) {
+    refuse(i, "`" + text(i) + "` reduces a picked element: it may be in another tile");
+    return;
+  }
   if (role == Role::local || (role == Role::column && !leads(axis))) return;
   const std::vector<std::size_t> rows = factors_with(draft_, operand, Role::row);
   const bool along_rows =
@@ -187,7 +192,12 @@ void Tile::check_spread(int i) {
   const Value operand = n.args[0], result = n.results[0];
   frame(result) = frame(operand);
   picked(result) = picked(operand);
-  if (!is_tile(operand)) return;
+  const FactorRange axis = find_axis(program_, result, n.attr.axis);
+  if (!is_tile(operand)) {
+    if (n.attr.block > 0 && axis.count > 0 && leads(axis) && !is_all_columns(axis))
+      refuse(i, "the blocks of `" + text(i) + "` are not blocks of a tile's columns");
+    return;
+  }
   if (picked(operand) && leading(result)) {
     refuse(i, "a picked element meets the columns of a tile: it may be in another tile");
   } else if (n.attr.block == 0 && leading_name(operand) != leading_name(result)) {
@@ -242,10 +252,8 @@ void Tile::check_result(const Result& result) {
   const bool rows = !factors_with(draft_, value, Role::row).empty();
   const std::vector<std::size_t> columns = factors_with(draft_, value, Role::column);
   const bool some_rows = rows && !has_all_rows(program_, draft_, extents_, value);
-  const bool some_columns =
-      !columns.empty() && !leads({value, columns[0], 1}) &&
-      !leading_names_.contains(factors_of(program_.type(value))[columns[0]].text());
-  if (some_rows || (some_columns && !is_tile(value)))
+  const bool some_columns = !columns.empty() && !leads({value, columns[0], 1});
+  if (some_rows || some_columns)
     draft_.report.refuse(at, name + " repeats over the tiles of the kernel", {value}, rule,
                          "compute it in a program of its own");
 }
