@@ -23,6 +23,18 @@ void report(std::string text) {
   std::cerr << text << (text.ends_with('\n') ? "" : "\n");
 }
 
+// CLI11 says no more of a mistyped command than that one is required.
+void require_command(CLI::App& app, int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name.empty() || name.starts_with("-") || app.get_subcommand_no_throw(name) != nullptr) return;
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  const std::string near = coda::nearest(name, known);
+  report("error: there is no command `" + name +
+         "`\n  fix: " + (near.empty() ? "see `coda --help`" : "did you mean `" + near + "`?"));
+  throw CLI::RuntimeError(coda::kUsage);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "CODA: Transformer operators as programs that run in the epilogue of a matrix product.\n"
@@ -46,6 +58,7 @@ int run(int argc, char** argv) {
   coda::add_generate(app);
   coda::add_env(app);
   try {
+    require_command(app, argc, argv);
     app.parse(argc, argv);
     return coda::kOk;
   } catch (const CLI::RuntimeError& error) {

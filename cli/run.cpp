@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/devices.h"
@@ -144,8 +145,16 @@ void run(const Options& options) {
   if (!options.dump.empty()) program = expose(program, options.dump);
   const auto paths = destinations(options, program);
 
-  const BoundInputs inputs =
-      bind_inputs(program, options.inputs, sizes_from(options.sizes), options.seed);
+  // A size may stand among the inputs and the other way round: a name is a dimension or a value.
+  std::vector<std::string> entries = options.inputs, sizes;
+  entries.insert(entries.end(), options.sizes.begin(), options.sizes.end());
+  const std::set<std::string> dimensions = dimensions_of(program);
+  std::erase_if(entries, [&](const std::string& entry) {
+    const bool size = dimensions.contains(entry.substr(0, entry.find('=')));
+    if (size) sizes.push_back(entry);
+    return size;
+  });
+  const BoundInputs inputs = bind_inputs(program, entries, sizes_from(sizes), options.seed);
   std::vector<OwnedTensor> results;
   std::vector<Tensor> views;
   for (std::size_t i = 0; i < program.results().size(); ++i) {
@@ -189,10 +198,8 @@ void add_run(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--program,--block", options->name,
                       "The program of the file; the last if not given");
-  command
-      ->add_option("--size", options->sizes, "Sizes that the inputs do not determine: --size H=8")
-      ->take_all()
-      ->allow_extra_args(false);
+  command->add_option("--size", options->sizes,
+                      "Sizes that the inputs do not determine: --size H=8");
   command->add_option("--device", options->device, "cpu, reference (rounded) or exact (double)")
       ->check(CLI::IsMember(device_names()));
   command->add_option("--dtype", options->dtype, "Run the bf16 of the text as f32, f64 or f16");

@@ -31,13 +31,20 @@ Sizes sizes_from(const std::vector<std::string>& assignments) {
   return sizes;
 }
 
+std::set<std::string> dimensions_of(const Program& program) {
+  std::set<std::string> names;
+  for (const ValueInfo& value : program.values()) {
+    for (const Dim& dim : value.type.dims) collect_names(dim, names);
+  }
+  return names;
+}
+
 Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise) {
   // A name that is never a whole dimension counts heads or sequences: a few are enough.
   constexpr std::int64_t kFew = 2;
-  std::set<std::string> names, whole;
+  std::set<std::string> whole;
   for (const ValueInfo& value : program.values()) {
     for (const Dim& dim : value.type.dims) {
-      collect_names(dim, names);
       for (const Factor& factor : dim.factors) {
         if (dim.factors.size() == 1 || factor.kind() != Factor::Kind::name) {
           collect_names(Dim{{factor}}, whole);
@@ -45,7 +52,7 @@ Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise
       }
     }
   }
-  for (const std::string& name : names) {
+  for (const std::string& name : dimensions_of(program)) {
     // What is given may already decide the name; then a default would contradict it.
     try {
       return bind_sizes(program, given);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ Program load_program(const std::string& path, const std::string& name);
 
 // {"M=128", "N=64"} → sizes. Throws ProgramError for anything else.
 Sizes sizes_from(const std::vector<std::string>& assignments);
+
+// Every name of a dimension in the program.
+std::set<std::string> dimensions_of(const Program& program);
 
 // Sizes of all names of `program`: those given, those that follow from them, and for the rest
 // `otherwise`, or 2 where the name only counts parts of dimensions (heads, sequences).
