@@ -90,7 +90,8 @@ Sizes block_sizes(const ModelConfig& config, std::int64_t batch, std::int64_t le
           {"E", config.head_width},
           {"F", config.hidden},
           {"V", config.vocabulary},
-          {"M", batch * length}};
+          {"M", batch * length},
+          {"A", config.heads * config.head_width}};
 }
 
 }  // namespace coda
