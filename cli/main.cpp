@@ -1,4 +1,5 @@
 // cli/main.cpp: the command `coda`: subcommands, and errors turned into messages and exit codes.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -26,9 +27,10 @@ void report(std::string text) {
 // CLI11 says no more of a mistyped command than that one is required.
 void require_command(CLI::App& app, int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
-  if (name.empty() || name.starts_with("-") || app.get_subcommand_no_throw(name) != nullptr) return;
   std::vector<std::string> known;
   for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  if (name.empty() || name.starts_with("-") || std::ranges::find(known, name) != known.end())
+    return;
   const std::string near = coda::nearest(name, known);
   report("error: there is no command `" + name +
          "`\n  fix: " + (near.empty() ? "see `coda --help`" : "did you mean `" + near + "`?"));
@@ -58,6 +60,7 @@ int run(int argc, char** argv) {
   coda::add_generate(app);
   coda::add_env(app);
   try {
+    if (argc == 1) throw CLI::CallForHelp();
     require_command(app, argc, argv);
     app.parse(argc, argv);
     return coda::kOk;
