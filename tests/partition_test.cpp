@@ -164,5 +164,208 @@ TEST(Partition, AnyBlockAndItsGradientBecomeKernels) {
   }
 }
 
+// ---- simplify ----
+
+std::string simplified(const std::string& signature, const std::string& body) {
+  return print(simplify(block(signature, body)));
+}
+
+TEST(Simplify, DropsNeutralArithmeticAndDoubleNegation) {
+  const std::string signature = "(x: bf16[M, N], b: f32[N]) -> (y: f32[M, N])";
+  const std::string expected = simplified(signature, "y = x * b - x");
+  EXPECT_EQ(simplified(signature, "y = (x * 1 + 0) * b - 1 * x"), expected);
+  EXPECT_EQ(simplified(signature, "y = -(-(x - 0)) * b / 1 - x"), expected);
+  EXPECT_EQ(simplified(signature, "y = x * b + -x"), expected);
+  EXPECT_EQ(simplified(signature, "y = where(b > 0, x, x) * b - x"), expected);
+  EXPECT_EQ(simplified(signature, "y = x * b - x * (3 - 2 * 2 + 2)"), expected);
+}
+
+TEST(Simplify, KeepsWhatANanOrAnInfinityWouldChange) {
+  const Program program = block("(x: f32[M], y: f32[M]) -> (a: f32[M], b: f32[M], c: f32[M])",
+                                "a = x * 0\nb = x - x\nc = x / x");
+  EXPECT_EQ(simplify(program), program);
+}
+
+TEST(Simplify, ComputesNothingTwice) {
+  const Program program = simplify(block("(x: f32[M, N]) -> (y: f32[M, N], z: f32[M])",
+                                         "y = exp(x) * sum(exp(x), N)\nz = sum(exp(x), N)"));
+  EXPECT_EQ(program.nodes().size(), 3u);
+  const Program swapped =
+      simplify(block("(x: f32[M], b: f32[M]) -> (y: f32[M])", "y = exp(x * b) + exp(b * x)"));
+  EXPECT_EQ(swapped.nodes().size(), 3u);
+}
+
+TEST(Simplify, InverseLayoutsCancel) {
+  const std::string signature = "(x: f32[M, H*E]) -> (y: f32[M, H*E])";
+  const std::string expected = simplified(signature, "y = x * 2");
+  EXPECT_EQ(simplified(signature, "a, b = split(x, E: E/2, E/2)\ny = join(E: a, b) * 2"), expected);
+  EXPECT_EQ(simplified(signature, "y = ((x as [M, N]) as [M, H*E]) * 2"), expected);
+  EXPECT_EQ(simplified("(a: f32[M, E], b: f32[M, K]) -> (y: f32[M, E])",
+                       "c, _d = split(join(N: a, b), N: E, K)\ny = c * 2"),
+            simplified("(a: f32[M, E], b: f32[M, K]) -> (y: f32[M, E])", "y = a * 2"));
+}
+
+TEST(Simplify, DropsPlainCastsThatStoringWouldDoAndKeepsOthers) {
+  const std::string signature = "(x: bf16[M, K], w: bf16[N, K], s: f32[M, K]) -> (y: bf16[M, N])";
+  const std::string expected = simplified(signature, "y = tanh(x @ w)");
+  EXPECT_EQ(simplified(signature, "y = tanh(bf16(x @ w))"), expected);
+  EXPECT_NE(simplified(signature, "y = tanh(pin bf16(x @ w))"), expected);
+  EXPECT_NE(simplified(signature, "y = tanh(f16(x @ w))"), expected);
+  EXPECT_NE(simplified(signature, "y = bf16(s * s) @ w"), simplified(signature, "y = (s * s) @ w"));
+}
+
+TEST(Simplify, IsIdempotentAndKeepsValues) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    const Program program = grad(testing::RandomBlock(seed).make(12));
+    const Program simple = simplify(program);
+    EXPECT_EQ(simplify(simple), simple);
+    EXPECT_LE(simple.nodes().size(), program.nodes().size());
+    Tensors tensors;
+    testing::draw(program, testing::kRandomSizes, {.seed = seed}, tensors);
+    const auto got = testing::evaluate(simple, testing::kRandomSizes, tensors);
+    for (const auto& [name, values] : testing::evaluate(program, testing::kRandomSizes, tensors)) {
+      EXPECT_LT(testing::relative_error(got.at(name), values), 1e-12) << name;
+    }
+  }
+}
+
+// ---- the shape of a partition ----
+
+// "gemm(h, ss) stream(n)": the kind of each step and what it stores.
+std::string shape(const Schedule& schedule) {
+  std::string text;
+  for (const Step& step : schedule.steps) {
+    const KernelKind kind = check(step.program).kind();
+    text += text.empty() ? "" : " ";
+    text += kind == KernelKind::gemm ? "gemm(" : kind == KernelKind::stream ? "stream(" : "call(";
+    for (std::size_t i = 0; i < step.outputs.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + step.outputs[i];
+    }
+    text += ")";
+  }
+  return text;
+}
+
+std::string shape(const std::string& signature, const std::string& body) {
+  return shape(rewrite(block(signature, body)).schedule);
+}
+
+TEST(Partition, AnEpilogueJoinsItsProduct) {
+  EXPECT_EQ(shape("(x: bf16[M, K], w: bf16[N, K], b: bf16[N], r: bf16[M, N]) -> (y: bf16[M, N])",
+                  "y = r + tanh(x @ w + b)"),
+            "gemm(y)");
+}
+
+TEST(Partition, ProductsSumPairAndStandSideBySide) {
+  EXPECT_EQ(shape("(x: bf16[M, K], w: bf16[N, K], z: bf16[M, L], u: bf16[N, L]) -> (y: bf16[M, N])",
+                  "y = x @ w + z @ u"),
+            "gemm(y)");
+  EXPECT_EQ(shape("(x: bf16[M, K], g: bf16[N, K], u: bf16[N, K]) -> (y: bf16[M, N])",
+                  "y = silu(x @ g) * (x @ u)"),
+            "gemm(y)");
+  EXPECT_EQ(shape("(x: bf16[M, K], g: bf16[N, K], u: bf16[L, K]) -> (y: bf16[M, N], z: bf16[M, L])",
+                  "y = silu(x @ g)\nz = x @ u"),
+            "gemm(y, z)");
+}
+
+TEST(Partition, AWholeSumOfATileBecomesBlockSumsAndTheirFinish) {
+  const Schedule schedule =
+      rewrite(block("(x: bf16[M, K], w: bf16[N, K], g: bf16[N], v: bf16[L, N]) -> (y: bf16[M, L])",
+                    "h = x @ w\ny = rmsnorm(h, g) @ v"))
+          .schedule;
+  EXPECT_EQ(shape(schedule), "gemm(h, block_sum) stream(mul_2) gemm(y)");
+  EXPECT_EQ(schedule.steps[0].program.results()[1].type.text(), "f32[M, blocks(N)]");
+  EXPECT_EQ(schedule.steps[0].program.results()[0].type.text(), "bf16[M, N]");
+}
+
+TEST(Partition, AStatisticThatIsStillOpenNeedsAKernelOfItsOwn) {
+  EXPECT_EQ(shape("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])",
+                  "h = x @ w\ny = exp(h - logsumexp(h, N))"),
+            "gemm(h, block_logsumexp) stream(y)");
+}
+
+TEST(Partition, CastsRangesAndRenamesStayWithTheProductThatReadsThem) {
+  EXPECT_EQ(shape("(x: f32[M, N + K], w: bf16[L, K]) -> (y: bf16[M, L])",
+                  "_a, b = split(x, N + K: N, K)\ny = bf16(b) @ w"),
+            "gemm(y)");
+}
+
+TEST(Partition, ACallStoresWhatItGivesAndNothingElse) {
+  EXPECT_EQ(shape("(q: bf16[B*S, H*E], k: bf16[B*S, H*E], s: f32) -> (o: +f32[B*S, H*E])",
+                  "u, _lse = attention(q * 2, k, k, scale: s * 2)\no += u"),
+            "stream(mul) stream(mul_1) call(u) stream(o)");
+}
+
+TEST(Partition, ParametersAndConstantsCanBeResults) {
+  EXPECT_EQ(
+      shape("(x: f32[M, N]) -> (y: bf16[N, M], c: f32, i: i64[M])", "y = x\nc = 3\ni = index(M)"),
+      "stream(c) stream(i) stream(y)");
+}
+
+TEST(Partition, ReasonsSayWhyAStatementIsNotInTheKernelBefore) {
+  const Partition partition = rewrite(block("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])",
+                                            "h = x @ w\ny = h * sum(h * h, N)"));
+  std::string reasons;
+  for (const Placement& placement : partition.placements) reasons += placement.reason + "\n";
+  EXPECT_NE(reasons.find("needs the whole row"), std::string::npos) << reasons;
+}
+
+// ---- ledger and explain ----
+
+TEST(Ledger, CountsEachTensorOnceAndTwoFlopsATerm) {
+  const Schedule schedule = as_schedule(parse_one(
+      "program f(x: bf16[M, K], w: bf16[N, K], r: f32[M, N]) -> (y: bf16[M, N], a: +f32[M, N]) {\n"
+      "  z = x @ w\n  y = z * r + r\n  a += z\n}"));
+  const Ledger costs = ledger(schedule, {{"M", 8}, {"N", 4}, {"K", 16}});
+  EXPECT_EQ(costs.steps[0].kind, "gemm");
+  EXPECT_EQ(costs.total.bytes_read, 2 * 8 * 16 + 2 * 4 * 16 + 4 * 8 * 4 + 4 * 8 * 4);
+  EXPECT_EQ(costs.total.bytes_written, 2 * 8 * 4 + 4 * 8 * 4);
+  EXPECT_EQ(costs.total.flops, 2 * 8 * 4 * 16 + 2 * 8 * 4);
+}
+
+TEST(Ledger, AGatheredTableCountsItsRows) {
+  const Schedule schedule = as_schedule(
+      parse_one("program f(t: bf16[V, K], ids: i32[M]) -> (y: bf16[M, K]) { y = t[ids] }"));
+  EXPECT_EQ(ledger(schedule, {{"V", 1000}, {"K", 4}, {"M", 5}}).total.bytes_read,
+            2 * 5 * 4 + 4 * 5);
+  EXPECT_EQ(ledger(schedule, {{"V", 3}, {"K", 4}, {"M", 5}}).total.bytes_read, 2 * 3 * 4 + 4 * 5);
+}
+
+TEST(Ledger, CausalAttentionIsHalf) {
+  const auto flops = [](const std::string& options) {
+    const Program program =
+        block("(q: bf16[B*S, H*E], k: bf16[B*S, G*E], v: bf16[B*S, G*E]) -> (o: bf16[B*S, H*E])",
+              "o, _lse = attention(q, k, v" + options + ")");
+    return ledger(rewrite(program).schedule, {{"B", 2}, {"S", 10}, {"H", 4}, {"G", 2}, {"E", 8}})
+        .total.flops;
+  };
+  EXPECT_EQ(flops(""), 2 * 4 * (4 * 10 * 10 * 8));
+  EXPECT_EQ(flops(", causal: true"), 2 * 4 * (2 * 10 * 10 * 8));
+}
+
+TEST(Unfused, IsOneStepForEachOpThatWorks) {
+  EXPECT_EQ(shape(unfused(block("(x: bf16[M, H*E], w: bf16[N, H*E], b: bf16[N]) -> (y: bf16[M, N])",
+                                "a, c = split(x, E: E/2, E/2)\n"
+                                "y = tanh(join(E: -a, c) @ w + b * (1 + 2))"))),
+            "stream(neg) stream(join) gemm(product) stream(mul) stream(add_1) stream(y)");
+}
+
+TEST(Explain, NamesEveryStatementAndItsKernel) {
+  const Program program = block("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])",
+                                "h = x @ w\ny = h * sum(h * h, N)");
+  const Sizes sizes = {{"M", 64}, {"N", 128}, {"K", 32}};
+  const std::string text = explain(program, sizes);
+  for (const char* part : {"sum(h * h, N)", "needs the whole row", "f_1_h", "gemm", "unfused"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  }
+  const nlohmann::json report = explain_json(program, sizes);
+  EXPECT_EQ(report["block"], "f");
+  EXPECT_EQ(report["kernels"].size(), 2u);
+  EXPECT_EQ(report["kernels"][0]["flops"], 2 * 64 * 128 * 32 + 2 * 64 * 128);
+  EXPECT_EQ(report["statements"][0]["kernel"], 0);
+  EXPECT_LT(report["total"]["bytes_read"], report["unfused"]["bytes_read"]);
+}
+
 }  // namespace
 }  // namespace coda
