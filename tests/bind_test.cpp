@@ -104,6 +104,15 @@ TEST(Bind, SolvesQuotientsSumsAndRenames) {
             (Sizes{{"M", 3}, {"N", 40}, {"A", 24}, {"C", 16}}));
 }
 
+TEST(Bind, SolvesDifferences) {
+  EXPECT_EQ(sizes_of("program f(x: f32[E - R], r: f32[R]) -> (y: f32[E - R]) { y = x * sum(r, R) }",
+                     {tensor({5}), tensor({3})}),
+            (Sizes{{"E", 8}, {"R", 3}}));
+  EXPECT_EQ(sizes_of("program f(x: f32[E - R], e: f32[E]) -> (y: f32[E - R]) { y = x * sum(e, E) }",
+                     {tensor({5}), tensor({9})}),
+            (Sizes{{"E", 9}, {"R", 4}}));
+}
+
 TEST(Bind, ReadsResultsToo) {
   EXPECT_EQ(sizes_of("program f(x: f32[M, N]) -> (y: f32[H*E, M]) { y = x as [M, H*E] }",
                      {tensor({3, 40})}, {}, {tensor({5, 8, 3})}),

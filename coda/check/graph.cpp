@@ -11,15 +11,12 @@ void link_same(std::vector<Link>& links, Value from, std::size_t i, Value to, st
   links.push_back({.kind = Link::Kind::same, .from = {from, i, 1}, .to = {to, j, 1}});
 }
 
-// Factors of the same name, but for those of `from` in [skip, skip + count).
-void link_names(const Program& program, std::vector<Link>& links, Value from, Value to,
-                std::size_t skip = 0, std::size_t count = 0) {
+// Factors of the same name.
+void link_names(const Program& program, std::vector<Link>& links, Value from, Value to) {
   const std::vector<Factor> a = factors_of(program.type(from)), b = factors_of(program.type(to));
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (i >= skip && i < skip + count) continue;
+  for (std::size_t i = 0; i < a.size(); ++i)
     for (std::size_t j = 0; j < b.size(); ++j)
       if (a[i] == b[j]) link_same(links, from, i, to, j);
-  }
 }
 
 // Everything around a part that is replaced in place: [at, at + from_count) by [at, at + to_count).
@@ -110,9 +107,7 @@ std::vector<Link> links_of(const Program& program, int index) {
       break;
     case OpClass::indexed: {
       if (node.op == Op::pick) {
-        const FactorRange axis = find_axis(program, node.args[0], node.attr.axis);
-        link_names(program, links, node.args[0], to, axis.first, axis.count);
-        link_names(program, links, node.args[1], to);
+        for (Value arg : node.args) link_names(program, links, arg, to);
         return links;
       }
       // gather and its inverse: rows [first factors] of one side stand for all of the ids' factors.
