@@ -248,7 +248,12 @@ TEST(Program, StorageIsWhatAnUnfusedSequenceWouldStore) {
   const Expr x{&b, b.param("x", {DType::bf16, {kM, kN}})};
   const Expr gamma{&b, b.param("gamma", f32({kN}))};
   const Expr n = x * map(Op::rsqrt, reduce(Op::sum, x * x, kN)) * gamma;
+  const Expr two = n * n;  // read by a sum alone
+  const Expr ss = reduce(Op::sum, two, kN);
+  b.result("n", {DType::bf16, n.type().dims}, n.value);
+  b.result("ss", ss.type(), ss.value);
   EXPECT_EQ(storage_dtype(b.so_far(), n.value), DType::bf16);
+  EXPECT_EQ(storage_dtype(b.so_far(), two.value), DType::f32);
 }
 
 }  // namespace

@@ -277,6 +277,21 @@ std::vector<DType> storage_dtypes(const Program& program) {
       of(result) = dtype;
     }
   }
+  // What only reductions read is their own work: no library stores it in between.
+  std::vector<char> only_reduced(dtypes.size(), 1);
+  for (const Node& node : program.nodes()) {
+    const OpClass op_class = class_of(node.op);
+    if (op_class == OpClass::reduce || op_class == OpClass::block_reduce) continue;
+    for (const Value arg : node.args) only_reduced[static_cast<std::size_t>(arg.id)] = 0;
+  }
+  for (const Result& result : program.results()) {
+    only_reduced[static_cast<std::size_t>(result.value.id)] = 0;
+  }
+  for (const Node& node : program.nodes()) {
+    if (!is_map(node.op) || class_of(node.op) == OpClass::cast) continue;
+    const Value v = node.results[0];
+    if (only_reduced[static_cast<std::size_t>(v.id)] != 0) of(v) = program.type(v).dtype;
+  }
   return dtypes;
 }
 

@@ -158,7 +158,7 @@ class Program {
 std::vector<int> use_counts(const Program& program);
 
 // The dtype in which an unfused sequence would store `v`: its operands' promoted dtype for products
-// and maps, f32 for statistics.
+// and maps, f32 for statistics and for maps that only reductions read.
 DType storage_dtype(const Program& program, Value v);
 // The same for every value at once.
 std::vector<DType> storage_dtypes(const Program& program);

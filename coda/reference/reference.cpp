@@ -15,10 +15,6 @@
 namespace coda::reference {
 namespace {
 
-bool is_reduction(Op op) {
-  return class_of(op) == OpClass::reduce || class_of(op) == OpClass::block_reduce;
-}
-
 // The wider of two float dtypes, by the bits that a value keeps.
 DType wider(DType a, DType b) {
   const auto width = [](DType dtype) {
@@ -30,23 +26,9 @@ DType wider(DType a, DType b) {
 // What the rounded mode rounds each value to: see Mode::rounded.
 std::vector<DType> rounding(const Program& program) {
   std::vector<DType> dtypes = storage_dtypes(program);
-  std::vector<char> only_reduced(dtypes.size(), 1);
-  for (const Node& node : program.nodes()) {
-    for (const Value arg : node.args) {
-      if (!is_reduction(node.op)) only_reduced[static_cast<std::size_t>(arg.id)] = 0;
-    }
-  }
-  for (const Result& result : program.results()) {
-    only_reduced[static_cast<std::size_t>(result.value.id)] = 0;
-  }
   for (std::size_t v = program.params().size(); v < dtypes.size(); ++v) {
-    const ValueInfo& value = program.values()[v];
-    const Op op = program.nodes()[static_cast<std::size_t>(value.node)].op;
-    if (!is_float(value.type.dtype)) {
-      dtypes[v] = value.type.dtype;
-    } else if (only_reduced[v] != 0 && is_map(op) && class_of(op) != OpClass::cast) {
-      dtypes[v] = value.type.dtype;
-    }
+    const DType typed = program.values()[v].type.dtype;
+    if (!is_float(typed)) dtypes[v] = typed;
   }
   for (const Result& result : program.results()) {
     DType& dtype = dtypes[static_cast<std::size_t>(result.value.id)];
