@@ -1,6 +1,8 @@
 // cli/devices.cpp: runs programs and blocks on a backend, or by the reference.
 #include "cli/devices.h"
 
+#include <optional>
+
 #include "coda/backend/execute.h"
 #include "coda/cpu/cpu.h"
 #include "coda/reference/reference.h"
@@ -19,23 +21,39 @@ std::unique_ptr<Backend> device_backend(const std::string& name) {
   throw ProgramError("`" + name + "` is not a backend", "give --device cpu or --device reference");
 }
 
-void run_on(const std::string& device, const Program& program, const Sizes& sizes,
-            std::span<const Tensor> params, std::span<const Tensor> results) {
-  if (device == "cpu") {
-    const bool is_block = program.kind() == Program::Kind::block;
-    const Schedule schedule = is_block ? rewrite(program).schedule : as_schedule(program);
-    const Executable executable(schedule, *device_backend(device), sizes);
-    const OwnedTensor scratch(DType::u8, {static_cast<std::int64_t>(executable.scratch_bytes())});
-    executable.run(params, results, {scratch.as<std::byte>(), scratch.bytes()});
-    return;
+Executor device_executor(const std::string& device) {
+  if (device == "exact" || device == "reference") {
+    const auto mode = device == "exact" ? reference::Mode::exact : reference::Mode::rounded;
+    return [mode](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
+                  std::span<const Tensor> results) {
+      const auto arrays = reference::evaluate(program, sizes, params, mode, results);
+      for (std::size_t i = 0; i < arrays.size(); ++i) {
+        reference::store(arrays[i], results[i], sizes);
+      }
+    };
   }
-  const auto mode = device == "exact" ? reference::Mode::exact : reference::Mode::rounded;
-  const auto arrays = reference::evaluate(program, sizes, params, mode, results);
-  for (std::size_t i = 0; i < arrays.size(); ++i) {
-    for (std::size_t j = 0; j < arrays[i].data.size(); ++j) {
-      store(results[i].dtype, results[i].data, static_cast<std::int64_t>(j), arrays[i].data[j]);
+  struct Last {
+    std::unique_ptr<Backend> backend;
+    Program program;
+    Sizes sizes;
+    std::optional<Executable> executable;
+    OwnedTensor scratch;
+  };
+  auto last = std::make_shared<Last>();
+  last->backend = device_backend(device);
+  return [last](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
+                std::span<const Tensor> results) {
+    if (!last->executable || last->sizes != sizes || !(last->program == program)) {
+      const bool is_block = program.kind() == Program::Kind::block;
+      const Schedule schedule = is_block ? rewrite(program).schedule : as_schedule(program);
+      last->executable.emplace(schedule, *last->backend, sizes);
+      last->program = program;
+      last->sizes = sizes;
+      const auto bytes = static_cast<std::int64_t>(last->executable->scratch_bytes());
+      last->scratch = OwnedTensor(DType::u8, {bytes});
     }
-  }
+    last->executable->run(params, results, {last->scratch.as<std::byte>(), last->scratch.bytes()});
+  };
 }
 
 }  // namespace coda

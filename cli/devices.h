@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "coda/backend/backend.h"
+#include "coda/reference/verify.h"
 
 namespace coda {
 
@@ -15,8 +15,8 @@ std::vector<std::string> device_names();
 // The backend of that name; throws ProgramError where there is none ("exact" is not one).
 std::unique_ptr<Backend> device_backend(const std::string& name);
 
-// Programs are checked and run as one kernel, blocks are rewritten first.
-void run_on(const std::string& device, const Program& program, const Sizes& sizes,
-            std::span<const Tensor> params, std::span<const Tensor> results);
+// Runs on that device: programs are checked and run as one kernel, blocks are rewritten first. What
+// was compiled for the last program and sizes is kept.
+Executor device_executor(const std::string& device);
 
 }  // namespace coda

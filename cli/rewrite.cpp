@@ -84,8 +84,12 @@ void run_rewrite(const Options& options) {
                          {"bytes_written", costs.steps[i].bytes_written},
                          {"flops", costs.steps[i].flops}});
     }
-    text += "# " + phase + ": " + std::to_string(schedule.steps.size()) + " kernels\n" +
-            print(module) + "\n";
+    // One text for all phases: the version line comes once, at its top.
+    const std::string printed = print(module);
+    const std::size_t body = printed.find('\n') + 1;
+    if (text.empty()) text = printed.substr(0, body);
+    text += "\n# " + phase + ": " + std::to_string(schedule.steps.size()) + " kernels\n" +
+            printed.substr(body);
   }
   if (options.json) {
     const auto json = [](const Cost& cost) {

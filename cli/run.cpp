@@ -163,7 +163,7 @@ void run(const Options& options) {
     if (inputs.before[i].data != nullptr) copy_into(inputs.before[i], results.back().tensor());
     views.push_back(results.back().tensor());
   }
-  run_on(options.device, program, inputs.sizes, inputs.views, views);
+  device_executor(options.device)(program, inputs.sizes, inputs.views, views);
 
   std::map<std::string, std::map<std::string, Tensor>> bundles;
   for (const auto& [name, path] : paths) {

@@ -28,16 +28,13 @@ void run_verify(const Options& options) {
   if (!options.dtype.empty())
     program = retype(program, DType::bf16, dtype_from_flag(options.dtype));
   const Sizes sizes = complete_sizes(program, sizes_from(options.sizes), kDefaultSize);
-  const Executor executor = [&](const Program& judged, const Sizes& bound,
-                                std::span<const Tensor> params, std::span<const Tensor> results) {
-    run_on(options.device, judged, bound, params, results);
-  };
   VerifyOptions verify_options;
   verify_options.seeds = options.seeds;
   verify_options.seed = options.seed;
   verify_options.inputs = {Inputs::normal, Inputs::outliers, Inputs::tiny, Inputs::huge};
   verify_options.layouts = {Layouts::dense, Layouts::padded};
-  const std::vector<Verdict> verdicts = verify(program, sizes, executor, verify_options);
+  const std::vector<Verdict> verdicts =
+      verify(program, sizes, device_executor(options.device), verify_options);
   bool passed = true;
   nlohmann::json rows = nlohmann::json::array();
   for (const Verdict& verdict : verdicts) {
