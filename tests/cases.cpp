@@ -38,7 +38,10 @@ CaseTable read() {
   for (const nlohmann::json& row : json["cases"]) {
     const std::string program = row["program"];
     const std::size_t colon = program.find(':');
-    Case entry{program.substr(0, colon), program.substr(colon + 1), {}};
+    Case entry{program.substr(0, colon),
+               program.substr(colon + 1),
+               {},
+               row.value("no_gradient_bound", "")};
     for (const std::string sizes : row["sizes"]) entry.sizes.push_back(sizes_from(sizes));
     table.cases.push_back(std::move(entry));
   }

@@ -15,6 +15,7 @@ namespace coda::testing {
 struct Case {
   std::string file, name;
   std::vector<Sizes> sizes;
+  std::string no_gradient_bound;  // why the gradient's error is not judged; empty: it is
 
   Program load() const;
 };

@@ -38,6 +38,11 @@ class Signature:
     params: list
     results: list
 
+    def dimensions(self):
+        """The names in all types."""
+        dims = " ".join(dim for tensor in self.params + self.results for dim in tensor.dims)
+        return set(re.findall(r"[A-Za-z_]\w*", dims)) - {"blocks"}
+
 
 def extent(dim, sizes):
     """The extent of a dimension such as `H*(E/2)` or `blocks(N)` under sizes by name."""
@@ -96,7 +101,7 @@ class Coda:
         return next(s for s in signatures((self.folder / file).read_text()) if s.name == name)
 
     def run(self, file, name, inputs, sizes=None, device="exact"):
-        """Results by name. `inputs` are arrays and numbers by name."""
+        """Results by name. `inputs` are arrays and numbers by name; sizes of other names are ignored."""
         signature = self.signature(file, name)
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             arguments = ["run", file, "--program", name, "--device", device]
@@ -107,8 +112,8 @@ class Coda:
                 else:
                     np.save(f"{scratch}/{param.name}.npy", np.ascontiguousarray(value))
                     arguments.append(f"{param.name}={scratch}/{param.name}.npy")
-            for size in (sizes or {}).items():
-                arguments += ["--size", "%s=%d" % size]
+            for dimension in sorted(signature.dimensions() & set(sizes or {})):
+                arguments += ["--size", f"{dimension}={sizes[dimension]}"]
             for result in signature.results:
                 arguments += ["-o", f"{result.name}={scratch}/out_{result.name}.npy"]
             self.command(*arguments)

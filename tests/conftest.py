@@ -4,8 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from coda_command import ROOT, Coda
+
+
+torch.set_num_threads(1)  # tensors here are small
 
 
 def pytest_addoption(parser):

@@ -449,12 +449,12 @@ def gpt2_mlp(x, gamma, beta, w1, b1, w2, b2, rate, seed, eps):
 
 
 @rule("gpt2.layer")
-def _(x, gamma1, beta1, wqkv, bqkv, wo, bo, gamma2, beta2, w1, b1, w2, b2, rate, seed, eps, size,
-      length):
+def _(x, gamma1, beta1, wqkv, bqkv, wo, bo, gamma2, beta2, w1, b1, w2, b2, rate, seed1, seed2, eps,
+      size, length):
     parts = gpt2_qkv(x, gamma1, beta1, wqkv, bqkv, eps)
     o = attend(parts["q"], parts["k"], parts["v"], size, length)
-    h = x + dropout(o @ wo + bo, rate, seed)
-    return gpt2_mlp(h, gamma2, beta2, w1, b1, w2, b2, rate, seed + 1, eps)
+    h = x + dropout(o @ wo + bo, rate, seed1)
+    return gpt2_mlp(h, gamma2, beta2, w1, b1, w2, b2, rate, seed2, eps)
 
 
 @rule("gemma.embed")
