@@ -63,7 +63,8 @@ std::string explain(const Program& block, const Sizes& sizes) {
   text += "\nstatements, and the kernel that each landed in\n";
   for (std::size_t n = 0; n < partition.placements.size(); ++n) {
     const Placement& placement = partition.placements[n];
-    if (partition.block.nodes()[n].op == Op::constant) continue;
+    const Op op = partition.block.nodes()[n].op;
+    if (op == Op::constant || op == Op::size) continue;
     const std::string where = placement.step < 0 ? "-" : std::to_string(placement.step + 1);
     char line[32];
     std::snprintf(line, sizeof line, "  %4s  ", where.c_str());

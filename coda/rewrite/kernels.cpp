@@ -335,12 +335,19 @@ std::vector<int> Kernels::steps_of_nodes() const {
   int index = 0;
   for (const Part& part : parts()) {
     for (const int n : part.nodes) {
-      int& step = steps[static_cast<std::size_t>(origin_[static_cast<std::size_t>(n)])];
+      int& step = steps[static_cast<std::size_t>(origin(n))];
       const bool owned = owner(node(n).results.front()) == part.kernel;
       if (step < 0 || (owned && step > index)) step = index;
     }
     ++index;
   }
+  return steps;
+}
+
+std::vector<int> Kernels::steps_of_kernels() const {
+  std::vector<int> steps(kernels_.size(), -1);
+  int index = 0;
+  for (const Part& part : parts()) steps[static_cast<std::size_t>(part.kernel)] = index++;
   return steps;
 }
 

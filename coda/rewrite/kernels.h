@@ -51,6 +51,9 @@ class Kernels {
   bool is_result(Value v) const { return !results_of_[static_cast<std::size_t>(v.id)].empty(); }
   const std::string& name(Value v) const { return names_[static_cast<std::size_t>(v.id)]; }
 
+  // The block's node on behalf of which working node `n` is there.
+  int origin(int n) const { return origin_[static_cast<std::size_t>(n)]; }
+
   // The kernel that stores `v`; kNone where it is lazy or a parameter.
   int owner(Value v) const { return owner_[static_cast<std::size_t>(v.id)]; }
   bool is_lazy(Value v) const { return !work().is_param(v) && owner(v) == kNone; }
@@ -78,6 +81,8 @@ class Kernels {
   Schedule schedule() const;
   // For each node of the block the first step of schedule() that computes it; -1: none does.
   std::vector<int> steps_of_nodes() const;
+  // For each kernel its step; -1: nobody needs what it stores.
+  std::vector<int> steps_of_kernels() const;
 
   // A stand-in for bytes before sizes are known: every name counts as 1024.
   double weight(Value v) const;

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "coda/rewrite/kernels.h"
+#include "coda/rewrite/lazy.h"
 #include "coda/rewrite/sink.h"
 
 namespace coda {
@@ -18,32 +19,8 @@ namespace {
 using Kind = Kernels::Kind;
 constexpr int kNone = Kernels::kNone;
 
-// Where the elements of a sum are this many times its results, no tile should add them up again.
-constexpr double kWideSum = 64;
-
-// Of no cost in whatever kernel needs them: no arithmetic, or scalars.
-bool is_free(const Program& program, const Node& node) {
-  switch (class_of(node.op)) {
-    case OpClass::leaf:
-      return node.op != Op::uniform;
-    case OpClass::cast:
-      return true;
-    case OpClass::layout:
-      return node.op != Op::join;
-    case OpClass::unary:
-    case OpClass::binary:
-    case OpClass::compare:
-    case OpClass::select:
-      return program.type(node.results[0]).is_scalar();
-    case OpClass::product:
-    case OpClass::reduce:
-    case OpClass::block_reduce:
-    case OpClass::indexed:
-    case OpClass::opaque:
-      return false;
-  }
-  throw InternalError("an op class that the partition does not know");
-}
+constexpr std::string_view kLazy = "computed where it is used";
+constexpr const char* kDear = "computing it again would move more";
 
 // A product sees its operand through these.
 bool is_seen_through(Op op) {
@@ -73,12 +50,14 @@ class Placer {
         place(n, kernels_.append(n));
       }
     }
-    for (const Result& result : block_.results()) store(kernels_.work_value(result.value));
+    for (const Result& result : block_.results())
+      store(kernels_.work_value(result.value), "it is a result");
     sink(kernels_);
     Partition partition{.block = block_, .schedule = kernels_.schedule(), .placements = {}};
     const std::vector<int> steps = kernels_.steps_of_nodes();
+    const std::vector<int> of_kernels = kernels_.steps_of_kernels();
     for (std::size_t n = 0; n < steps.size(); ++n) {
-      partition.placements.push_back({steps[n], std::move(reasons_[n])});
+      partition.placements.push_back({steps[n], name_kernels(reasons_[n], of_kernels)});
     }
     return partition;
   }
@@ -86,9 +65,6 @@ class Placer {
  private:
   const Node& block_node(int n) const { return block_.nodes()[static_cast<std::size_t>(n)]; }
   std::string& reason(int block_node) { return reasons_[static_cast<std::size_t>(block_node)]; }
-  bool is_free_value(Value v) const {
-    return is_free(kernels_.work(), kernels_.node(kernels_.producer(v)));
-  }
 
   // ---- products ----
 
@@ -140,13 +116,15 @@ class Placer {
       const auto operand = std::ranges::find_if(operands, shared);
       if (operand == operands.end()) continue;
       if (const auto no = kernels_.refusal(k, {.nodes = more, .owned = owned})) {
-        why = "shares `" + kernels_.name(*operand) + "` with an earlier kernel, but " + *no;
+        why = "not beside " + describe_kernel(k) + ", which reads `" + kernels_.name(*operand) +
+              "` too: " + *no;
         continue;
       }
       kernels_.add(k, {.nodes = more, .owned = owned});
       operands_[k].insert(operands.begin(), operands.end());
       for (const int n : block_nodes) {
-        reason(n) = "beside a product that reads `" + kernels_.name(*operand) + "` too";
+        reason(n) = "a product beside those of " + describe_kernel(k) + ", which read `" +
+                    kernels_.name(*operand) + "` too";
       }
       return;
     }
@@ -180,7 +158,7 @@ class Placer {
     if (kernels_.refusal(kNone, {.nodes = more, .owned = owned})) {
       operands.clear();
       for (const Value v : kernels_.node(w).args) {
-        store(v);
+        store(v, "a product reads it");
         operands.insert(v);
       }
       more = {w};
@@ -201,7 +179,7 @@ class Placer {
       chain.insert(kernels_.producer(base));
       base = kernels_.node(kernels_.producer(base)).args[0];
     }
-    store(base);
+    store(base, "a product reads it");
     more.merge(chain);
     return base;
   }
@@ -218,7 +196,7 @@ class Placer {
       if (kernels_.node(from).op == Op::constant && class_of(node.op) == OpClass::opaque) {
         more.insert(from);
       } else {
-        store(v);
+        store(v, std::string(name_of(node.op)) + " reads it");
       }
     }
     std::vector<Value> copies;
@@ -234,7 +212,7 @@ class Placer {
     }
     kernels_.start(Kind::alone, {.nodes = more, .owned = node.results});
     reason(n) = std::string(name_of(node.op)) + " is a kernel of its own";
-    for (const Value v : copies) store(v);
+    for (const Value v : copies) store(v, "it is a result");
   }
 
   // ---- everything else ----
@@ -255,22 +233,28 @@ class Placer {
       }
     }
     const bool sum = kernels_.node(w).op == Op::sum || kernels_.node(w).op == Op::logsumexp;
-    std::set<int> more{w};
-    std::set<Value> assumed;
-    if (sum) pull(w, kNone, Stored::where_better, more, assumed);
-    if (sum &&
-        kernels_.refusal(kNone,
-                         {.nodes = more, .owned = kernels_.node(w).results, .assumed = assumed}) &&
-        finish_later(n, w, kNone)) {
+    if (sum && refuses_new(w) && finish_later(n, w, kNone)) {
       reason(n) = "block sums in a streaming kernel, finished where they are read" + why;
       return;
     }
-    reason(n) = "computed where it is used" + why;
+    reason(n) = std::string(kLazy) + why;
   }
 
-  std::string describe_kernel(int k) const {
-    const int n = *kernels_.nodes(k).begin();
-    return "the kernel of `" + kernels_.name(kernels_.node(n).results[0]) + "`";
+  // Steps have no number yet: name_kernels puts it in place of #k#.
+  static std::string describe_kernel(int k) { return "kernel #" + std::to_string(k) + "#"; }
+
+  std::string name_kernels(const std::string& text, const std::vector<int>& steps) const {
+    std::string named;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t mark = text.find("kernel #", at);
+      named += text.substr(at, mark - at);
+      if (mark == std::string::npos) break;
+      const std::size_t number = mark + 8, end = text.find('#', number);
+      const int step = steps[std::stoul(text.substr(number, end - number))];
+      named += step < 0 ? "a kernel" : "kernel " + std::to_string(step + 1);
+      at = end + 1;
+    }
+    return named;
   }
 
   // The kernels that made operands of the node, those that run last first.
@@ -301,40 +285,42 @@ class Placer {
     const Op op = whole.op == Op::sum ? Op::block_sum : Op::block_logsumexp;
     const int blocks = kernels_.append(n, op, whole.args, {.axis = whole.attr.axis});
     const Value partial = kernels_.node(blocks).results[0];
-    bool fits = false;
-    if (k != kNone) {
-      fits = !join(k, blocks);
-    } else {
-      std::set<int> more{blocks};
-      std::set<Value> assumed;
-      pull(blocks, kNone, Stored::where_better, more, assumed);
-      fits = !kernels_.refusal(kNone, {.nodes = more, .owned = {partial}, .assumed = assumed});
-    }
+    const bool fits = k == kNone ? !refuses_new(blocks) : !join(k, blocks);
     if (!fits) {
       kernels_.drop(blocks);
       return false;
     }
     kernels_.substitute(w, kernels_.append(n, whole.op, {partial}, {.axis = dim_of(rest)}));
-    if (k == kNone) store(partial);
+    if (k == kNone) store(partial, "its finish reads it");
     return true;
+  }
+
+  // Whether not even a new kernel could hold node `w`.
+  bool refuses_new(int w) const {
+    Pulled pulled = pull(kernels_, w, kNone, Reading::where_better);
+    return kernels_
+        .refusal(kNone, {.nodes = std::move(pulled.nodes),
+                         .owned = kernels_.node(w).results,
+                         .assumed = std::move(pulled.reads)})
+        .has_value();
   }
 
   // Puts node `w` and the lazy values that it needs into kernel `k`, or says why not.
   std::optional<std::string> join(int k, int w) {
     std::optional<std::string> why;
-    for (const Stored policy : {Stored::where_better, Stored::all}) {
-      std::set<int> more{w};
-      std::set<Value> assumed;
-      pull(w, k, policy, more, assumed);
+    for (const Reading reading : {Reading::where_better, Reading::always}) {
+      const Pulled pulled = pull(kernels_, w, k, reading);
       const std::vector<Value> owned = kernels_.node(w).results;
-      std::optional<std::string> no = waits_for(assumed, k);
-      if (!no) no = kernels_.refusal(k, {.nodes = more, .owned = owned, .assumed = assumed});
-      if (!no && !assumed.empty()) {
-        for (const Value v : assumed) store(v);
-        no = kernels_.refusal(k, {.nodes = more, .owned = owned});
+      std::optional<std::string> no = waits_for(kernels_, pulled.reads, k);
+      if (!no) {
+        no = kernels_.refusal(k, {.nodes = pulled.nodes, .owned = owned, .assumed = pulled.reads});
+      }
+      if (!no && !pulled.reads.empty()) {
+        for (const Value v : pulled.reads) store(v, kDear);
+        no = kernels_.refusal(k, {.nodes = pulled.nodes, .owned = owned});
       }
       if (!no) {
-        kernels_.add(k, {.nodes = more, .owned = owned});
+        kernels_.add(k, {.nodes = pulled.nodes, .owned = owned});
         return std::nullopt;
       }
       if (!why) why = std::move(no);
@@ -342,108 +328,33 @@ class Placer {
     return why;
   }
 
-  // ---- lazy values ----
-
-  enum class Stored : std::uint8_t { where_better, all };
-
-  // The lazy nodes that `n` needs in kernel `k` go into `more`; those that had better be stored,
-  // into `assumed`.
-  void pull(int n, int k, Stored policy, std::set<int>& more, std::set<Value>& assumed) {
-    for (const Value v : kernels_.node(n).args) {
-      if (!kernels_.is_lazy(v)) continue;
-      const int from = kernels_.producer(v);
-      if ((k != kNone && kernels_.contains(k, from)) || more.contains(from)) continue;
-      const bool store = !is_free_value(v) && (policy == Stored::all || better_stored(v, k));
-      if (store) {
-        assumed.insert(v);
-        continue;
-      }
-      more.insert(from);
-      pull(from, k, policy, more, assumed);
-    }
-  }
-
-  // Whether kernel `k` should read lazy `v` instead of computing it: another kernel computes it
-  // too, and reading what it comes from moves more than storing it; or it is a wide sum, and `k`
-  // would do it again for each tile.
-  bool better_stored(Value v, int k) {
-    const int from = kernels_.producer(v);
-    const Node& node = kernels_.node(from);
-    if (k != kNone && kernels_.kind(k) == Kind::gemm && class_of(node.op) == OpClass::reduce &&
-        kernels_.weight(node.args[0]) > kWideSum * kernels_.weight(v)) {
-      return true;
-    }
-    bool elsewhere = false;
-    for (int other = 0; other < kernels_.count(); ++other) {
-      elsewhere = elsewhere || (other != k && kernels_.contains(other, from));
-    }
-    if (!elsewhere) return false;
-    const std::set<Value> read =
-        k == kNone ? std::set<Value>{} : kernels_.inputs(kernels_.nodes(k));
-    double again = 0;
-    for (const Value source : kernels_.inputs(with_lazy(from))) {
-      if (!read.contains(source)) again += kernels_.weight(source);
-    }
-    return again > 2 * kernels_.weight(v);
-  }
-
-  // The node and all lazy nodes under it.
-  std::set<int> with_lazy(int n) const {
-    std::set<int> nodes{n};
-    std::vector<int> todo{n};
-    while (!todo.empty()) {
-      const Node& node = kernels_.node(todo.back());
-      todo.pop_back();
-      for (const Value v : node.args) {
-        if (!kernels_.is_lazy(v)) continue;
-        if (nodes.insert(kernels_.producer(v)).second) todo.push_back(kernels_.producer(v));
-      }
-    }
-    return nodes;
-  }
-
-  // Why kernel `k` could not read these lazy values, even if they were stored: they come from what
-  // it makes.
-  std::optional<std::string> waits_for(const std::set<Value>& lazy, int k) {
-    for (const Value v : lazy) {
-      for (const Value source : kernels_.inputs(with_lazy(kernels_.producer(v)))) {
-        const int from = kernels_.owner(source);
-        if (from == kNone || (from != k && !kernels_.runs_after(from, k))) continue;
-        return "`" + kernels_.name(v) + "`, which it reads, comes after that kernel";
-      }
-    }
-    return std::nullopt;
-  }
+  // ---- what must be stored ----
 
   // Sees to it that some kernel stores `v`: one that computes it anyway, a streaming kernel that
   // reads the same, a new one.
-  void store(Value v) {
+  void store(Value v, const std::string& why) {
     if (!kernels_.is_lazy(v)) return;
     const int n = kernels_.producer(v);
-    if (store_where_computed(v, n)) return;
-    std::set<int> more{n};
-    std::set<Value> assumed;
-    pull(n, kNone, Stored::where_better, more, assumed);
-    for (const Value each : assumed) store(each);
-    if (store_in_stream(v, more)) return;
+    if (store_where_computed(v, n, why)) return;
+    Pulled pulled = pull(kernels_, n, kNone, Reading::where_better);
+    for (const Value each : pulled.reads) store(each, kDear);
+    if (store_in_stream(v, pulled.nodes, why)) return;
     // One node, all that it reads stored.
     for (const Value arg : kernels_.node(n).args) {
       if (kernels_.is_lazy(arg) &&
           class_of(kernels_.node(kernels_.producer(arg)).op) != OpClass::leaf) {
-        store(arg);
+        store(arg, "the kernel after it reads it");
       }
     }
-    more = {n};
-    assumed.clear();
-    pull(n, kNone, Stored::where_better, more, assumed);
-    if (store_in_stream(v, more)) return;
+    pulled = pull(kernels_, n, kNone, Reading::where_better);
+    if (store_in_stream(v, pulled.nodes, why)) return;
     throw InternalError("the partition of '" + block_.name() + "' cannot place `" +
                         kernels_.name(v) +
-                        "`: " + *kernels_.refusal(kNone, {.nodes = more, .stored = {v}}));
+                        "`: " + *kernels_.refusal(kNone, {.nodes = pulled.nodes, .stored = {v}}));
   }
 
   // In a kernel that computes `v` already, or something as large that it comes from.
-  bool store_where_computed(Value v, int n) {
+  bool store_where_computed(Value v, int n, const std::string& why) {
     for (int k = 0; k < kernels_.count(); ++k) {
       if (kernels_.kind(k) == Kind::alone) continue;
       const auto computes = [&](int lazy) {
@@ -451,18 +362,25 @@ class Placer {
         return kernels_.contains(k, lazy) && !kernels_.work().type(v).is_scalar() &&
                kernels_.weight(made) >= kernels_.weight(v) && kernels_.owner(made) == kNone;
       };
-      if (!kernels_.contains(k, n) && std::ranges::none_of(with_lazy(n), computes)) continue;
-      std::set<int> more{n};
-      std::set<Value> assumed;
-      pull(n, k, Stored::where_better, more, assumed);
-      if (!assumed.empty() || kernels_.refusal(k, {.nodes = more, .stored = {v}})) continue;
-      kernels_.add(k, {.nodes = more, .stored = {v}});
+      if (!kernels_.contains(k, n) && std::ranges::none_of(with_lazy(kernels_, n), computes))
+        continue;
+      const Pulled pulled = pull(kernels_, n, k, Reading::where_better);
+      const Kernels::Addition addition{.nodes = pulled.nodes, .stored = {v}};
+      if (!pulled.reads.empty() || kernels_.refusal(k, addition)) continue;
+      kernels_.add(k, addition);
+      explain_store(n, "in " + describe_kernel(k) + ", which computes it anyway, because " + why);
       return true;
     }
     return false;
   }
 
-  bool store_in_stream(Value v, const std::set<int>& more) {
+  void explain_store(int n, const std::string& where) {
+    std::string& text = reason(kernels_.origin(n));
+    if (text.starts_with(kLazy)) text.replace(0, kLazy.size(), "stored " + where);
+  }
+
+  bool store_in_stream(Value v, const std::set<int>& more, const std::string& why) {
+    const Kernels::Addition addition{.nodes = more, .stored = {v}};
     const std::set<Value> read = kernels_.inputs(more);
     for (int k = kernels_.count(); k-- > 0;) {
       if (kernels_.kind(k) != Kind::stream) continue;
@@ -470,13 +388,14 @@ class Placer {
       const auto shared = [&](Value each) {
         return theirs.contains(each) && !kernels_.work().type(each).is_scalar();
       };
-      if (std::ranges::none_of(read, shared) || kernels_.refusal(k, {.nodes = more, .stored = {v}}))
-        continue;
-      kernels_.add(k, {.nodes = more, .stored = {v}});
+      if (std::ranges::none_of(read, shared) || kernels_.refusal(k, addition)) continue;
+      kernels_.add(k, addition);
+      explain_store(kernels_.producer(v), "in " + describe_kernel(k) + " because " + why);
       return true;
     }
-    if (kernels_.refusal(kNone, {.nodes = more, .stored = {v}})) return false;
-    kernels_.start(Kind::stream, {.nodes = more, .stored = {v}});
+    if (kernels_.refusal(kNone, addition)) return false;
+    kernels_.start(Kind::stream, addition);
+    explain_store(kernels_.producer(v), "by a streaming kernel because " + why);
     return true;
   }
 
