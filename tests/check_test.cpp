@@ -325,6 +325,16 @@ program f(dz: f32[M, N], x: f32[M, K], w: f32[N, K]) -> (dx: f32[M, K], dw: f32[
                   "no operand in common");
 }
 
+TEST(CheckProducts, TwoRangesOfOneInputAreTwoOperands) {
+  expect_contains(refused(R"(
+program f(x: f32[M, K], y: f32[M, K], w: f32[N, K]) -> (p: f32[M, F], q: f32[M, F]) {
+  a, b = split(w, N: F, F)
+  p = x @ a
+  q = y @ b
+})"),
+                  "no operand in common");
+}
+
 TEST(CheckProducts, DifferentTilesMayNotMeet) {
   expect_contains(refused(R"(
 program f(x: f32[M, K], w: f32[N, K], v: f32[K]) -> (y: f32[M, N]) {

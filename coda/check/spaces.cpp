@@ -50,8 +50,14 @@ bool share_operand(const Program& program, const Product& a, const Product& b) {
     std::ranges::sort(factors);
     return factors;
   };
+  const auto is_range = [&](const Operand& operand) {
+    return std::ranges::any_of(operand.chain, [&](int i) {
+      return program.nodes()[static_cast<std::size_t>(i)].op == Op::split;
+    });
+  };
   const auto same = [&](const Operand& x, const Operand& y) {
-    return x.input == y.input &&
+    if (x.value == y.value) return true;
+    return x.input == y.input && !is_range(x) && !is_range(y) &&
            factors_of(program.type(x.value)) == factors_of(program.type(y.value));
   };
   for (const Accumulator::Term& s : a.accumulator.terms)
