@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -11,6 +12,8 @@
 
 #include "coda/program/builder.h"
 #include "coda/program/library.h"
+#include "coda/rewrite/grad.h"
+#include "coda/rewrite/partition.h"
 
 namespace coda {
 namespace {
@@ -244,6 +247,44 @@ TEST(Text, OfTheLibraryComesBack) {
     EXPECT_EQ(print(again), printed);
     EXPECT_EQ(format(printed, file), printed);
   }
+}
+
+TEST(Text, OfWhatRewritingMakesComesBack) {
+  int kernels = 0;
+  for (const std::string_view file : embedded_programs()) {
+    const Module module = parse(*embedded_program(file), file);
+    for (std::size_t i = module.imported; i < module.programs.size(); ++i) {
+      const Program& program = module.programs[i];
+      SCOPED_TRACE(std::string(file) + " " + program.name());
+      std::vector<Program> blocks = {program};
+      std::vector<std::string>
+          weights;  // a scalar may be an option of attention, which has no gradient
+      for (const Param& param : program.params()) {
+        if (is_float(param.type.dtype) && !param.type.is_scalar()) weights.push_back(param.name);
+      }
+      const auto adds = [](const Result& result) {
+        return result.store == Store::accumulate;
+      };
+      const auto floats = [](const Result& result) {
+        return is_float(result.type.dtype);
+      };
+      if (!weights.empty() && std::ranges::any_of(program.results(), floats) &&
+          std::ranges::none_of(program.results(), adds)) {
+        blocks.push_back(grad(program, {.wrt = weights}));
+        round_trip(blocks.back());
+        const Training training = grad_for_training(program, {.wrt = weights});
+        round_trip(training.forward);
+        round_trip(training.backward);
+      }
+      for (const Program& block : blocks) {
+        for (const Step& step : rewrite(block).schedule.steps) {
+          round_trip(step.program);
+          ++kernels;
+        }
+      }
+    }
+  }
+  EXPECT_GT(kernels, 100);
 }
 
 // Texts that are one slip away from the library's: each is refused or comes back, and formatting
