@@ -36,7 +36,7 @@ struct Arguments {
   std::optional<std::int64_t> steps;
   std::optional<double> minutes;
   std::int64_t layers = 4, width = 128, heads = 4, key_heads = 2, length = 256, sequences = 8;
-  double rate = 2e-3;
+  double rate = 3e-3;
   std::uint64_t seed = 1;
   int threads = 0;
 };

@@ -111,16 +111,31 @@ float ScoreRow(const Scores& scores, std::int64_t row, float* s) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-// s[0:padded] = exp(s - shift); gives the sum.
-float ExpRow(std::int64_t padded, float shift, float* s) {
+// s[0:padded] = exp(s - shift); sum[0:kPad], a row's sum still in lanes, takes them in after
+// scaling by `old`.
+void ExpRow(std::int64_t padded, float shift, float old, float* s, float* sum) {
   const D d;
-  V sum = hn::Zero(d);
+  V total = hn::Mul(hn::Load(d, sum), hn::Set(d, old));
   for (std::int64_t c = 0; c < padded; c += kLanes) {
     const V p = exp_f32(d, hn::Sub(hn::Load(d, s + c), hn::Set(d, shift)));
     hn::Store(p, d, s + c);
-    sum = hn::Add(sum, p);
+    total = hn::Add(total, p);
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  hn::Store(total, d, sum);
+}
+
+// most = max(most, here); shift: most, but 0 where it is -inf, so that -inf never meets -inf;
+// old = exp(the earlier most - shift).
+void MoveMost(float* most, const float* here, float* shift, float* old) {
+  const D d;
+  for (std::int64_t r = 0; r < kQueryBlock; r += kLanes) {
+    const V before = hn::Load(d, most + r);
+    const V now = hn::Max(before, hn::Load(d, here + r));
+    const V from = hn::IfThenElse(hn::Eq(now, hn::Set(d, -kInfinity)), hn::Zero(d), now);
+    hn::Store(now, d, most + r);
+    hn::Store(from, d, shift + r);
+    hn::Store(exp_f32(d, hn::Sub(before, from)), d, old + r);
+  }
 }
 
 // s: products → probabilities p; ds: do·v → the gradient of the products.
@@ -192,11 +207,14 @@ void Attend(const AttentionArguments& a, std::int64_t batch, std::int64_t head, 
   float* s = scratch + at.s;
   float* o = scratch + at.o;
   float* most = scratch + at.rows;
-  float* sum = most + kQueryBlock;
+  float* here = most + kQueryBlock;
+  float* shift = here + kQueryBlock;
+  float* old = shift + kQueryBlock;
+  float* sum = old + kQueryBlock;  // [64][kPad]
   Pack(a.q, batch, head, first, count, a.sizes.width, q);
   std::fill(o, o + count * at.value_width, 0.0f);
-  std::fill(most, most + count, -kInfinity);
-  std::fill(sum, sum + count, 0.0f);
+  std::fill(most, here + kQueryBlock, -kInfinity);
+  std::fill(sum, sum + kQueryBlock * kPad, 0.0f);
   const Blocks blocks = blocks_of(a, first, count);
   for (std::int64_t block = blocks.first; block < blocks.last; ++block) {
     const Scores scores = scores_of(a, first, block);
@@ -205,27 +223,24 @@ void Attend(const AttentionArguments& a, std::int64_t batch, std::int64_t head, 
          Into::overwrite);
     for (std::int64_t r = 0; r < count; ++r) {
       float* row = s + r * kKeyBlock;
-      const float here =
+      here[r] =
           scores.softcap != 0 ? ScoreRow<true>(scores, r, row) : ScoreRow<false>(scores, r, row);
-      const float now = std::max(most[r], here);
-      // A row that has seen no key yet: its scores, all -inf, must not meet -inf - -inf.
-      const float shift = now == -kInfinity ? 0.0f : now;
-      if (now != most[r]) {
-        const float old = std::exp(most[r] - shift);
-        sum[r] *= old;
-        ScaleRow(at.value_width, old, o + r * at.value_width);
-        most[r] = now;
-      }
-      sum[r] += ExpRow(scores.padded, shift, row);
+    }
+    MoveMost(most, here, shift, old);
+    for (std::int64_t r = 0; r < count; ++r) {
+      if (old[r] != 1) ScaleRow(at.value_width, old[r], o + r * at.value_width);
+      ExpRow(scores.padded, shift[r], old[r], s + r * kKeyBlock, sum + r * kPad);
     }
     Gemm(count, at.value_width, scores.keys, {s, kKeyBlock, 1},
          scratch + at.v + scores.first_key * at.value_width, at.value_width, o, at.value_width,
          Into::accumulate);
   }
   for (std::int64_t r = 0; r < count; ++r) {
-    ScaleRow(at.value_width, sum[r] == 0 ? 0.0f : 1 / sum[r], o + r * at.value_width);
+    const D d;
+    const float total = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sum + r * kPad)));
+    ScaleRow(at.value_width, total == 0 ? 0.0f : 1 / total, o + r * at.value_width);
     if (a.lse.data == nullptr) continue;
-    const float lse = sum[r] == 0 ? -kInfinity : most[r] + std::log(sum[r]);
+    const float lse = total == 0 ? -kInfinity : most[r] + std::log(total);
     store(a.lse.dtype, element(a.lse, batch, head, first + r), 0, lse);
   }
   Unpack(a.o, batch, head, first, count, a.sizes.value_width, o);
@@ -323,7 +338,7 @@ AttentionScratch query_scratch(const AttentionSizes& sizes) {
   at.q = take(at, kQueryBlock * at.width);
   at.o = take(at, kQueryBlock * at.value_width);
   at.s = take(at, kQueryBlock * kKeyBlock);
-  at.rows = take(at, 2 * kQueryBlock);
+  at.rows = take(at, (4 + kPad) * kQueryBlock);
   return at;
 }
 

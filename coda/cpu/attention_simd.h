@@ -49,7 +49,7 @@ struct AttentionScratch {
   std::int64_t q = 0, dq = 0;               // [64][width]
   std::int64_t o = 0, d_o = 0;              // [64][value_width]
   std::int64_t s = 0, ds = 0;               // [64][64]
-  std::int64_t rows = 0;                    // 3 × [64]: statistics of each query
+  std::int64_t rows = 0;                    // [4 + kPad][64]: statistics of each query
   std::int64_t floats = 0;
 };
 
