@@ -1,6 +1,6 @@
 """The examples of docs/: every ```coda fence checks, every ```console fence prints what it shows.
 
-  ```coda              parses and checks
+  ```coda              parses and checks, and is in canonical layout
   ```coda NAME.coda    the same, and lies in the folder where the page's commands run
   ```coda refused      is refused, with exactly the text of the ```error fence after it
   ```console           `$ command` lines, each followed by its output
@@ -66,16 +66,21 @@ def test_examples_run_as_shown(page, binary, tmp_path, request):
         if language == "coda":
             file = info if info.endswith(".coda") else REFUSED
             (tmp_path / file).write_text(body)
+            _, formatted = run(f"build/coda fmt - < {file}", tmp_path)
+            if not body.startswith("coda "):
+                formatted = formatted.removeprefix("coda 1\n\n")
+            expect("the layout of", body, formatted)
             code, output = run(f"build/coda check {file}", tmp_path)
             refusal = output if info == "refused" else None
             if info == "refused" and code != 1:
                 wrong.append(f"{page.name}: not refused:\n{body}{output}")
             if info != "refused" and code != 0:
                 wrong.append(f"{page.name}: refused:\n{body}{output}")
-        elif language == "error":
+            return f"```coda{match[2]}\n{formatted}```"
+        if language == "error":
             expect("the refusal", body, refusal)
             return f"```error\n{refusal}```"
-        elif language == "console":
+        if language == "console":
             new = ""
             for command, shown in commands(body):
                 _, output = run(command, tmp_path)
