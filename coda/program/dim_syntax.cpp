@@ -1,6 +1,7 @@
 // coda/program/dim_syntax.cpp: reads dimensions out of expressions, within bounds that keep their
 // arithmetic exact.
 #include "coda/program/dim_syntax.h"
+#include "coda/program/quote.h"
 
 #include <charconv>
 
@@ -16,10 +17,6 @@ constexpr int kMostTerms = 64;
 const char* const kRule =
     "a dimension is made of names and whole numbers: `H*E`, `E/2`, `E - R`, `blocks(N)`";
 
-std::string quoted(const std::string& text) {
-  return "`" + text + "`";
-}
-
 class Reader {
  public:
   Dim read(const Expr& expr) {
@@ -30,7 +27,7 @@ class Reader {
     }
     switch (expr.kind) {
       case ExprKind::name:
-        if (is_word(expr.text)) break;
+        if (is_literal(expr.text)) break;
         return coda::dim_of(expr.text);
       case ExprKind::number:
         return Dim{{Factor::number(number(expr))}};
@@ -64,10 +61,6 @@ class Reader {
   }
 
  private:
-  static bool is_word(const std::string& name) {
-    return name == "true" || name == "false" || name == "inf" || name == "nan";
-  }
-
   std::int64_t number(const Expr& expr) {
     std::int64_t value = 0;
     const char* const end = expr.text.data() + expr.text.size();

@@ -1,5 +1,6 @@
 // coda/program/forms.cpp: the table of call forms, and whether a call has its shape.
 #include "coda/program/forms.h"
+#include "coda/program/quote.h"
 
 #include <algorithm>
 #include <array>
@@ -92,10 +93,6 @@ std::map<std::string_view, Form> make_forms() {
 const std::map<std::string_view, Form>& forms() {
   static const std::map<std::string_view, Form> all = make_forms();
   return all;
-}
-
-std::string quoted(std::string_view text) {
-  return "`" + std::string(text) + "`";
 }
 
 std::string count(std::size_t number, std::string_view what) {

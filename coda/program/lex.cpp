@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdio>
 
+#include "coda/core/dtype.h"
+
 namespace coda::ast {
 namespace {
 
@@ -294,6 +296,16 @@ class Lexer {
 };
 
 }  // namespace
+
+bool is_literal(std::string_view name) {
+  return name == "true" || name == "false" || name == "inf" || name == "nan";
+}
+
+bool is_reserved(std::string_view name) {
+  constexpr auto words = std::to_array<std::string_view>(
+      {"coda", "use", "def", "program", "block", "return", "as", "pin"});
+  return is_literal(name) || dtype_from(name) || std::ranges::find(words, name) != words.end();
+}
 
 Lexed lex(const Source& source, std::vector<Diagnostic>& diagnostics) {
   return Lexer(source, diagnostics).run();

@@ -59,6 +59,11 @@ struct Lexed {
   std::vector<Comment> comments;
 };
 
+// true, false, inf and nan.
+bool is_literal(std::string_view name);
+// The language's own words, literals and dtypes included: nothing else may have such a name.
+bool is_reserved(std::string_view name);
+
 // Reports what is no token of the language, and goes on.
 Lexed lex(const Source& source, std::vector<Diagnostic>& diagnostics);
 

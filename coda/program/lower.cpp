@@ -5,23 +5,13 @@
 #include <algorithm>
 
 #include "coda/program/dim_syntax.h"
+#include "coda/program/quote.h"
 
 namespace coda::ast {
 namespace {
 
 // Calls inside calls.
 constexpr int kDeepestCall = 64;
-
-std::string quoted(std::string_view text) {
-  return "`" + std::string(text) + "`";
-}
-
-std::string shortened(std::string text) {
-  constexpr std::size_t longest = 200;
-  if (text.size() <= longest) return text;
-  text.resize(longest);
-  return text + " …";
-}
 
 // The comment lines that stand directly above the item.
 std::string comment_of(const Item& item) {
@@ -157,7 +147,7 @@ void Lowerer::build(const Definition& definition, State& state) {
     } catch (const ProgramError& error) {
       const Diagnostic& d = error.diagnostics()[0];
       report(frame, at, d.message,
-             {flat(result), shortened(flat(root_.statement->values[0])) + ": " +
+             {flat(result), shortened(flat(root_.statement->values[0]), kStatement) + ": " +
                                 builder.type(value->second).text()},
              d.rule, d.fix);
     } catch (const Mistake& mistake) {
@@ -239,8 +229,9 @@ void Lowerer::report(const Frame& frame, const Span& at, std::string message,
     place = outer->call->span;
     outer = outer->caller;
   }
-  const std::string statement = root_.statement != nullptr ? shortened(flat(*root_.statement))
-                                                           : line_of(outer->unit->source, place);
+  const std::string statement = root_.statement != nullptr
+                                    ? shortened(flat(*root_.statement), kStatement)
+                                    : line_of(outer->unit->source, place);
   Diagnostic diagnostic{.where = outer->unit->at(place),
                         .statement = statement,
                         .message = inside + std::move(message),

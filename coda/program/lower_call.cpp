@@ -4,23 +4,9 @@
 
 #include "coda/program/dim_syntax.h"
 #include "coda/program/lower.h"
+#include "coda/program/quote.h"
 
 namespace coda::ast {
-namespace {
-
-std::string quoted(std::string_view text) {
-  return "`" + std::string(text) + "`";
-}
-
-std::string shortened(std::string text) {
-  constexpr std::size_t longest = 60;
-  if (text.size() <= longest) return text;
-  text.resize(longest);
-  return text + " …";
-}
-
-}  // namespace
-
 std::optional<Lowerer::Values> Lowerer::call(const Expr& expr, Frame& frame) {
   const std::optional<Definition> found = find_definition(*frame.unit, expr.text);
   if (!found) return std::nullopt;
@@ -92,7 +78,7 @@ bool Lowerer::bind_dims(const Parameter& param, const Expr& arg, Value value, Fr
     own += joint + flat(dim);
     here += joint + substitute(std::get<Dim>(dim_of(dim)), before).text();
   }
-  const std::string argument = shortened(flat(arg));
+  const std::string argument = shortened(flat(arg), kPiece);
   const bool same_rank = param.type->dims.size() == actual.dims.size() && here.size() > 0;
   report(
       frame, arg.span,
@@ -117,10 +103,10 @@ Lowerer::MaybeValue Lowerer::converted(const Parameter& param, Value value, cons
     return emit_one(Op::cast, {value}, {&arg}, {.dtype = declared}, arg, frame);
   }
   report(frame, arg.span,
-         "the argument " + quoted(shortened(flat(arg))) + " does not fit the parameter " +
+         "the argument " + quoted(shortened(flat(arg), kPiece)) + " does not fit the parameter " +
              quoted(flat(param)),
          {"parameter " + flat(param),
-          "argument " + shortened(flat(arg)) + ": " + root_.builder->type(value).text()},
+          "argument " + shortened(flat(arg), kPiece) + ": " + root_.builder->type(value).text()},
          "only floating-point parameters convert what they are given",
          "cast it: " + quoted(param.type->dtype + "(…)"));
   return std::nullopt;

@@ -6,20 +6,10 @@
 
 #include "coda/program/dim_syntax.h"
 #include "coda/program/lower.h"
+#include "coda/program/quote.h"
 
 namespace coda::ast {
 namespace {
-
-std::string quoted(std::string_view text) {
-  return "`" + std::string(text) + "`";
-}
-
-std::string shortened(std::string text) {
-  constexpr std::size_t longest = 60;
-  if (text.size() <= longest) return text;
-  text.resize(longest);
-  return text + " …";
-}
 
 std::optional<Op> binary_op(std::string_view symbol) {
   for (const Op op : all_ops()) {
@@ -39,7 +29,7 @@ Lowerer::MaybeValue Lowerer::value(const Expr& expr, Frame& frame) {
   std::vector<std::string> types;
   for (const Value v : *given) types.push_back(root_.builder->type(v).text());
   report(frame, expr.span,
-         quoted(shortened(flat(expr))) + " gives " + std::to_string(given->size()) +
+         quoted(shortened(flat(expr), kPiece)) + " gives " + std::to_string(given->size()) +
              " values where one is needed",
          types, "a call with several values stands alone on the right of a statement",
          given->size() == 0 ? "call something that gives a value"
@@ -126,13 +116,14 @@ Lowerer::MaybeValue Lowerer::number(const Expr& expr, double sign, Frame& frame)
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = text.find_first_not_of("0123456789") == std::string::npos;
   if (error != std::errc() || end != text.data() + text.size()) {
-    report(frame, expr.span, "the number " + quoted(shortened(text)) + " does not fit", {},
+    report(frame, expr.span, "the number " + quoted(shortened(text, kPiece)) + " does not fit", {},
            "numbers are double precision, up to 1.8e308 and down to 4.9e-324",
            "write `inf`, or 0, where that is meant");
     return std::nullopt;
   }
   if (whole && value >= 0x1p53) {
-    report(frame, expr.span, "the whole number " + quoted(shortened(text)) + " is not exact", {},
+    report(frame, expr.span,
+           "the whole number " + quoted(shortened(text, kPiece)) + " is not exact", {},
            "a whole number in a text is less than 9007199254740992 (2^53)",
            "pass it as an i64 parameter, or write it with an exponent where an approximation is "
            "meant");
@@ -324,7 +315,8 @@ std::optional<Lowerer::Values> Lowerer::emit(Op op, Values operands, std::vector
     const Diagnostic& d = error.diagnostics()[0];
     std::vector<std::string> types;
     for (std::size_t i = 0; i < args.size() && i < operands.size(); ++i) {
-      std::string side = shortened(flat(*args[i])) + ": " + builder.type(operands[i]).text();
+      std::string side =
+          shortened(flat(*args[i]), kPiece) + ": " + builder.type(operands[i]).text();
       if (std::ranges::find(types, side) == types.end()) types.push_back(std::move(side));
     }
     report(frame, at.span, d.message, std::move(types), d.rule, d.fix);

@@ -6,14 +6,12 @@
 
 #include "coda/core/dtype.h"
 #include "coda/program/parser.h"
+#include "coda/program/quote.h"
 #include "coda/program/text.h"
 
 namespace coda::ast {
 namespace {
 
-constexpr auto kWords =
-    std::to_array<std::string_view>({"coda", "use", "def", "program", "block", "return", "as",
-                                     "pin", "true", "false", "inf", "nan"});
 constexpr auto kItems = std::to_array<std::string_view>({"use", "def", "program", "block"});
 
 const char* const kItemRule =
@@ -21,15 +19,7 @@ const char* const kItemRule =
 const char* const kProgramForm =
     "a program is written `program name(x: bf16[M, K]) -> (y: bf16[M, N]) { … }`";
 
-std::string quoted(std::string_view text) {
-  return "`" + std::string(text) + "`";
-}
-
 }  // namespace
-
-bool is_reserved(std::string_view name) {
-  return std::ranges::find(kWords, name) != kWords.end() || dtype_from(name).has_value();
-}
 
 File parse_syntax(const Source& source, std::vector<Diagnostic>& diagnostics) {
   std::vector<Diagnostic> characters, mistakes;

@@ -92,9 +92,6 @@ class Parser {
   int depth_ = 0;
 };
 
-// The language's own words: no value, dimension or item may have such a name.
-bool is_reserved(std::string_view name);
-
 // Marks the arguments that can only be dimensions, so that the layout and lowering agree on them.
 void mark_dims(Item& item);
 

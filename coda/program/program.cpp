@@ -110,6 +110,24 @@ class Matcher {
       : a_(a), b_(b), to_b_(a.values().size(), -1), to_a_(b.values().size(), -1) {}
 
   bool same(Value a, Value b) {
+    std::vector<std::pair<Value, Value>> open = {{a, b}};  // a stack of ours: programs are deep
+    while (!open.empty()) {
+      const auto [x, y] = open.back();
+      open.pop_back();
+      if (!pair(x, y, open)) return false;
+    }
+    return true;
+  }
+
+ private:
+  // A constant, a size and an index are the same value wherever and however often they are made.
+  static bool is_leaf(const Program& program, Value v) {
+    return !program.is_param(v) && program.node(v).args.empty();
+  }
+  static bool same_leaf(const Node& x, const Node& y) { return x.op == y.op && x.attr == y.attr; }
+
+  // Whether a and b may be partners, if the operands that it adds to `open` are.
+  bool pair(Value a, Value b, std::vector<std::pair<Value, Value>>& open) {
     if (is_leaf(a_, a) && is_leaf(b_, b)) return same_leaf(a_.node(a), b_.node(b));
     std::int32_t& partner = to_b_[static_cast<std::size_t>(a.id)];
     std::int32_t& back = to_a_[static_cast<std::size_t>(b.id)];
@@ -121,18 +139,9 @@ class Matcher {
     if (a_.value(a).slot != b_.value(b).slot) return false;
     const Node &x = a_.node(a), &y = b_.node(b);
     if (x.op != y.op || !(x.attr == y.attr) || x.args.size() != y.args.size()) return false;
-    for (std::size_t i = 0; i < x.args.size(); ++i) {
-      if (!same(x.args[i], y.args[i])) return false;
-    }
+    for (std::size_t i = 0; i < x.args.size(); ++i) open.push_back({x.args[i], y.args[i]});
     return true;
   }
-
- private:
-  // A constant, a size and an index are the same value wherever and however often they are made.
-  static bool is_leaf(const Program& program, Value v) {
-    return !program.is_param(v) && program.node(v).args.empty();
-  }
-  static bool same_leaf(const Node& x, const Node& y) { return x.op == y.op && x.attr == y.attr; }
 
   const Program &a_, &b_;
   std::vector<std::int32_t> to_b_, to_a_;

@@ -7,17 +7,10 @@
 #include "coda/program/dim_syntax.h"
 #include "coda/program/forms.h"
 #include "coda/program/parser.h"
+#include "coda/program/quote.h"
 
 namespace coda::ast {
 namespace {
-
-std::string quoted(std::string_view text) {
-  return "`" + std::string(text) + "`";
-}
-
-bool is_literal(std::string_view name) {
-  return name == "true" || name == "false" || name == "inf" || name == "nan";
-}
 
 struct Name {
   const Statement* statement = nullptr;  // that assigns it; nullptr: a parameter

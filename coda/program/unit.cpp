@@ -5,16 +5,13 @@
 
 #include "coda/program/forms.h"
 #include "coda/program/library.h"
+#include "coda/program/quote.h"
 
 namespace coda::ast {
 namespace {
 
 // A file uses files that use files; more than this is a mistake.
 constexpr std::size_t kDeepestUse = 32;
-
-std::string quoted(std::string_view text) {
-  return "`" + std::string(text) + "`";
-}
 
 std::string folder_of(std::string_view file) {
   const std::size_t slash = file.rfind('/');
