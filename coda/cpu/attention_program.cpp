@@ -1,6 +1,6 @@
 // coda/cpu/attention_program.cpp: a program that is one attention call, as a Kernel.
 //
-// Factors are found by name, so results may be declared in any order and grouping of their axes.
+// A tensor's factors are found by name, so each may have any strides, or an axis of its own.
 #include <cmath>
 #include <string>
 
