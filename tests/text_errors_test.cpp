@@ -100,6 +100,38 @@ void expect_mistake(const std::string& text, const std::string& message) {
   EXPECT_LT(took.count(), 5.0) << message;
 }
 
+TEST(TextErrors, AreAllReportedInOneRun) {
+  const std::string text =
+      "use \"nothing.coda\"\n"
+      "foo\n"
+      "progam d() {}\n"
+      "y = 3\n"
+      "def bad(v) = vv + 1\n"
+      "program a(x: bf16[M, K], w: bf16[N, D], N: f32) -> (y: bf16[M, N], z: f32[M]) {\n"
+      "  y = x @ w\n"
+      "  q = sum(x, N)\n"
+      "  r = exp(qq)\n"
+      "  s = x * (1 + 2\n"
+      "  x = q\n"
+      "  u = exp(x, x) ? 2\n"
+      "  $\n"
+      "  i = M + 1\n"
+      "}\n"
+      "program b(x: bf16[M, K, w: f32) -> (y: bf16[M, K]) { y = x * w }\n"
+      "block c(x: bf16[M, K]) -> (y: bf16[M, K]) {\n"
+      "  y = c(x) @ x\n";
+  std::vector<int> lines;
+  try {
+    parse(text, "f.coda");
+  } catch (const ProgramError& error) {
+    for (const Diagnostic& diagnostic : error.diagnostics()) lines.push_back(diagnostic.where.line);
+  }
+  // Line 6: N is both; line 12: the second mistake of a statement that does not parse; line 17:
+  // never closed.
+  EXPECT_EQ(lines, (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18}))
+      << message_of(text);
+}
+
 // A thread's stack is small; each of these would overflow it without a bound.
 TEST(TextErrors, BoundTheDepthOfExpressions) {
   const int deep = 100000;
