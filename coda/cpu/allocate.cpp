@@ -10,8 +10,8 @@ namespace coda::cpu {
 namespace {
 
 constexpr std::int64_t kAlign = 64;
-// Elements of one buffer of rows: with about six of them alive, an L1 of 48 KB holds all.
-constexpr std::int64_t kGroupElements = 2048;
+// Elements of one buffer of rows: a few of them stay in L1, and calls are few.
+constexpr std::int64_t kGroupElements = 4096;
 constexpr std::int64_t kMostGroupRows = 256;
 
 std::int64_t round_up(std::int64_t n) {

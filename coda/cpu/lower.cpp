@@ -35,8 +35,9 @@ Lowering::Lowering(const Frame& frame, std::int64_t width, std::int64_t tile_row
       sizes_(frame.sizes()),
       width_(width),
       tile_rows_(std::max<std::int64_t>(tile_rows, 1)),
-      real_(real),
-      uses_(use_counts(program_)) {}
+      real_(real) {
+  find_equal_values();
+}
 
 TileProgram Lowering::run() {
   out_.width = width_;
@@ -54,6 +55,40 @@ TileProgram Lowering::run() {
 }
 
 // ---- facts ----
+
+void Lowering::find_equal_values() {
+  for (std::size_t v = 0; v < program_.values().size(); ++v) {
+    equal_.push_back(Value{static_cast<std::int32_t>(v)});
+  }
+  const auto same = [&](const Node& a, const Node& b) {
+    if (a.op != b.op || a.args.size() != b.args.size() || !(a.attr == b.attr)) return false;
+    for (std::size_t i = 0; i < a.args.size(); ++i) {
+      if (!(equal_[static_cast<std::size_t>(a.args[i].id)] ==
+            equal_[static_cast<std::size_t>(b.args[i].id)])) {
+        return false;
+      }
+    }
+    return std::ranges::equal(a.results, b.results, [&](Value x, Value y) {
+      const std::size_t s = frame_.space_index();
+      return frame_.checked().roles(s, x) == frame_.checked().roles(s, y) &&
+             frame_.checked().row_inner(s, x) == frame_.checked().row_inner(s, y);
+    });
+  };
+  const std::vector<int>& nodes = frame_.space().nodes;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const Node& node = program_.nodes()[static_cast<std::size_t>(nodes[i])];
+    if (node.op == Op::product) continue;
+    for (std::size_t j = 0; j < i; ++j) {
+      const Node& earlier = program_.nodes()[static_cast<std::size_t>(nodes[j])];
+      if (!same(node, earlier)) continue;
+      for (std::size_t r = 0; r < node.results.size(); ++r) {
+        equal_[static_cast<std::size_t>(node.results[r].id)] =
+            equal_[static_cast<std::size_t>(earlier.results[r].id)];
+      }
+      break;
+    }
+  }
+}
 
 Lane Lowering::lane_of(Value value) const {
   return lane_of(program_.type(value).dtype);
@@ -126,6 +161,7 @@ Access Lowering::access_of(Value value, int tensor, DType dtype) const {
 // ---- values ----
 
 Held Lowering::lower(Value value, Where context, Lane lane, const Held* into) {
+  value = equal_[static_cast<std::size_t>(value.id)];
   const Where where = where_of(value, context);
   const auto key = std::tuple(value.id, where, lane);
   if (const auto found = memo_.find(key); found != memo_.end()) return found->second;

@@ -142,9 +142,8 @@ Held Lowering::lower_join(Value value, Where context) {
       order.push_back(place.axes[axis_index(place, own.factor)]);
     }
     place.axes = std::move(order);
-    // A value that only the join reads is made in its place.
-    const bool alone = single_use(node.args[p]) && where_of(node.args[p], context) == where;
-    const Held piece = lower(node.args[p], context, lane, alone ? &place : nullptr);
+    // A value that does not exist yet is made in its place.
+    const Held piece = lower(node.args[p], context, lane, &place);
     if (piece.mask >= 0) whole.mask = piece.mask;
     if (piece.buffer != place.buffer || piece.offset != place.offset) emit_copy(place, piece);
   }

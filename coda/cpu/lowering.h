@@ -110,7 +110,8 @@ class Lowering {
   int row_reduction(Value value);
   Where blocks_of(int node);
   Access access_of(Value value, int tensor, DType dtype) const;
-  bool single_use(Value value) const { return uses_[static_cast<std::size_t>(value.id)] == 1; }
+  // Equal expressions are one value: the first of them.
+  void find_equal_values();
 
   const Frame& frame_;
   const Program& program_;
@@ -119,7 +120,7 @@ class Lowering {
   std::int64_t tile_rows_;
   Lane real_;
   TileProgram out_;
-  std::vector<int> uses_;
+  std::vector<Value> equal_;  // of each value
   std::map<std::tuple<std::int32_t, Where, Lane>, Held> memo_;
   std::map<std::int32_t, int> row_reductions_;
   std::vector<Statement> stores_[3];  // of rows, of the tile; of blocks they follow at once

@@ -75,6 +75,23 @@ struct ExpMinus {
   }
 };
 
+// The lanes of a vector as one: halves are added, the upper to the lower, until one lane is left.
+template <class F, class D, class V>
+HWY_INLINE hn::TFromD<D> fold(D d, V v) {
+#if HWY_TARGET != HWY_SCALAR  // which has no halves
+  if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) > 16) {
+    const hn::Half<D> half;
+    return fold<F>(half, F::apply(half, hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+#endif
+  HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(D())];
+  hn::Store(v, d, lanes);
+  for (std::size_t width = hn::MaxLanes(D()) / 2; width > 0; width /= 2) {
+    for (std::size_t l = 0; l < width; ++l) lanes[l] = F::apply(lanes[l], lanes[l + width]);
+  }
+  return lanes[0];
+}
+
 // One run along memory.
 template <class F, class T, class Before>
 HWY_INLINE T along(const T* in, Int n, const Before& before) {
@@ -83,36 +100,31 @@ HWY_INLINE T along(const T* in, Int n, const Before& before) {
   constexpr Int kLanes = static_cast<Int>(hn::MaxLanes(hn::CappedTag<T, 16>()));
   constexpr Int kVectors = kGroup / kLanes;
   const V neutral = hn::Set(d, F::template kNeutral<T>);
-  HWY_ALIGN T lanes[kGroup];
+  V sums[kVectors];
   Int k = 0;
   if (n >= kGroup) {
-    V sums[kVectors];
     for (Int v = 0; v < kVectors; ++v) sums[v] = before(d, hn::LoadU(d, in + v * kLanes));
     for (k = kGroup; k + kGroup <= n; k += kGroup) {
       for (Int v = 0; v < kVectors; ++v) {
         sums[v] = F::apply(d, sums[v], before(d, hn::LoadU(d, in + k + v * kLanes)));
       }
     }
-    for (Int v = 0; v < kVectors; ++v) hn::Store(sums[v], d, lanes + v * kLanes);
   } else {
-    for (Int v = 0; v < kVectors; ++v) hn::Store(neutral, d, lanes + v * kLanes);
+    for (Int v = 0; v < kVectors; ++v) sums[v] = neutral;
   }
-  for (Int v = 0; k < n; ++v, k += kLanes) {
-    const auto mask = hn::FirstN(d, static_cast<std::size_t>(std::min(kLanes, n - k)));
-    const V value = hn::IfThenElse(mask, before(d, hn::MaskedLoad(mask, d, in + k)), neutral);
-    hn::Store(F::apply(d, hn::Load(d, lanes + v * kLanes), value), d, lanes + v * kLanes);
-  }
-  Int width = kGroup;
-  for (; width / 2 >= kLanes; width /= 2) {
-    for (Int v = 0; v < width / 2; v += kLanes) {
-      hn::Store(F::apply(d, hn::Load(d, lanes + v), hn::Load(d, lanes + v + width / 2)), d,
-                lanes + v);
+  if (k < n) {
+    for (Int v = 0; v < kVectors; ++v, k += kLanes) {
+      const Int count = std::clamp<Int>(n - k, 0, kLanes);
+      const auto mask = hn::FirstN(d, static_cast<std::size_t>(count));
+      const V value = hn::IfThenElse(mask, before(d, hn::MaskedLoad(mask, d, in + k)), neutral);
+      sums[v] = F::apply(d, sums[v], value);
     }
   }
-  for (width /= 2; width > 0; width /= 2) {
-    for (Int v = 0; v < width; ++v) lanes[v] = F::apply(lanes[v], lanes[v + width]);
+  // 64 sums are halved: vectors first.
+  for (Int width = kVectors / 2; width > 0; width /= 2) {
+    for (Int v = 0; v < width; ++v) sums[v] = F::apply(d, sums[v], sums[v + width]);
   }
-  return lanes[0];
+  return fold<F>(d, sums[0]);
 }
 
 // One vector of columns, n elements down, `step` apart; `mask` where the columns end.
