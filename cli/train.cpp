@@ -32,7 +32,7 @@ constexpr std::int64_t kSampleBytes = 400;
 
 struct Arguments {
   std::string data, output = "coda-model";
-  bool quick = false, json = false, profile = false;
+  bool quick = false, json = false, profile = false, tied = false;
   std::optional<std::int64_t> steps;
   std::optional<double> minutes;
   std::int64_t layers = 4, width = 128, heads = 4, key_heads = 2, length = 256, sequences = 8;
@@ -70,6 +70,7 @@ ModelConfig config_of(const Arguments& a) {
   }
   config.head_width = a.width / a.heads;
   config.hidden = (a.width * 8 / 3 + 31) / 32 * 32;
+  if (a.tied) config.embeddings = Embeddings::tied;
   require_valid(config);
   return config;
 }
@@ -184,7 +185,7 @@ void Session::train() {
     const double rate = done * static_cast<double>(trainer_->tokens_per_step()) / seconds;
     const double left = seconds / done * (static_cast<double>(trainer_->steps()) - done);
     char text[128];
-    std::snprintf(text, sizeof text, "step %lld/%lld  loss %.3f  %s bytes/s  %s left",
+    std::snprintf(text, sizeof text, "step %lld/%lld  loss %.3f  %s tokens/s  %s left",
                   static_cast<long long>(trainer_->done()),
                   static_cast<long long>(trainer_->steps()), smooth,
                   count_text(std::llround(rate)).c_str(), duration_text(left).c_str());
@@ -300,6 +301,7 @@ void add_train(CLI::App& app) {
   command->add_option("--kv-heads", a.key_heads, "Key and value heads")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_flag("--tied", a.tied, "The head reads the token table");
   command->add_option("--seq", a.length, "Bytes of a sequence")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
