@@ -41,7 +41,7 @@ class Reader {
   const Arena& parameters_;
   const Backend& backend_;
   DType dtype_;
-  Program attend_;  // compiled anew for each number of cached keys
+  Program attend_;                               // compiled anew for each number of cached keys
   std::vector<std::unique_ptr<Blocks>> blocks_;  // last used first
   std::vector<OwnedTensor> keys_, values_;       // of each layer: [context, key_heads * head_width]
   std::vector<std::int64_t> history_;            // what the caches hold
