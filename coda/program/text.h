@@ -31,19 +31,18 @@ struct Module {
 // Text of the file that a `use "name"` asks for, or nullopt.
 using Loader = std::function<std::optional<std::string>(std::string_view name)>;
 
-// `file` names the text in messages. The default loader knows the embedded programs/ (library.h)
-// only.
+// `file` names the text in messages. The default loader knows only the embedded programs/
+// (library.h).
 Module parse(std::string_view text, std::string_view file, const Loader& loader = {});
-// `use` looks beside the file, then among the embedded programs. A path that does not exist but
-// names an embedded program
-// ("programs/llama.coda", "llama.coda") reads that.
+// `use` looks beside the file, then among the embedded programs; those use each other. A path that
+// does not exist but names an embedded program ("programs/llama.coda", "llama.coda") reads that.
 Module parse_file(const std::string& path);
 
 // Canonical text, version line included: one that `format` leaves as it is.
 std::string print(const Program& program);
-std::string print(
-    const Module& module);  // without what `use` brought in: calls are already inlined
-// One node as the statement that print would show, for explain and for errors.
+// Without what `use` brought in: calls are already inlined.
+std::string print(const Module& module);
+// One node as print shows it: its statement, or the expression that stands in another's statement.
 std::string print_node(const Program& program, std::size_t node);
 
 // The canonical layout of a text that parses (syntactically): `coda fmt`.
