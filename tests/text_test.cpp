@@ -62,6 +62,7 @@ TEST(Text, EveryOpHasOneForm) {
       {"r: f32[M, K]", "  r = where((x != y) * (x > 1) * (x <= 3.25), inf, -inf)\n"},
       {"r: f32[M, K]", "  r = bf16(x) * pin f16(y) + pin f8e4m3(x) as [M, K]\n"},
       {"r: f32[M, N]", "  r = s * (x @ w) + (x * y) @ w + (x @ w) / s\n"},
+      {"r: f32", "  r = x @[M, K] y\n"},
       {"r: f32[K, D]", "  r = (x as [B*S, K]) @ u\n"},
       {"r: f32[B*S, S2, N]", "  r = (q @ (k as [S2, H*E])) * ((k as [S2, K])[0] @ w)\n"},
       {"r: f32", "  r = sum(sum(v, H*E), M) + size(K) / size(blocks(K)) + size(E/2)\n"},

@@ -17,7 +17,6 @@ struct Name {
   Span span;
   bool assigned = false;  // by now
   bool used = false;
-  bool poisoned = false;
   bool accumulates = false;
 };
 
@@ -142,7 +141,6 @@ class Resolver {
              "write " + quoted(target.name + " += …") + ", or remove the `+`");
     }
     name.accumulates = adds && result != results_.end() && result->second->accumulate;
-    name.poisoned = name.poisoned || poisoned_;
     name.assigned = true;
   }
 
@@ -235,7 +233,6 @@ class Resolver {
             "a value is assigned once, before it is used",
             self ? "use another name for the new value" : "move the statement that assigns it up");
       }
-      poisoned_ = poisoned_ || known.poisoned;
       return;
     }
     if (is_reserved(name) && item_.declares_all) {
