@@ -25,8 +25,8 @@ Program block(const std::string& signature, const std::string& body) {
   return parse_one("block f" + signature + " {\n" + body + "\n}\n");
 }
 
-const Sizes kSizes = {{"M", 3}, {"N", 5}, {"K", 4}, {"H", 2}, {"E", 6}, {"B", 2},
-                      {"S", 3}, {"V", 7}, {"T", 4}, {"G", 1}, {"R", 4}, {"L", 70}};
+const Sizes kSizes = {{"M", 3}, {"N", 5}, {"K", 4}, {"H", 2}, {"E", 6},  {"B", 2}, {"S", 3},
+                      {"V", 7}, {"T", 4}, {"G", 1}, {"R", 4}, {"L", 70}, {"P", 12}};
 
 struct Case {
   const char* signature;
@@ -78,7 +78,7 @@ const Case kCases[] = {
      "v = join(E: a * b, b)\ny = v * v"},
     {"(x: f32[M, E], c: f32[M, E/2]) -> (y: f32[M, E])",
      "a, b = split(x, E: E/2, E/2)\ny = join(E: a * c - b, b * c + a)"},
-    {"(x: f32[M, H*E]) -> (y: f32[M, N])", "z = x as [M, N]\ny = z * z"},
+    {"(x: f32[M, H*E]) -> (y: f32[M, P])", "z = x as [M, P]\ny = z * z"},
     {"(x: f32[M, H*E], r: f32[H]) -> (y: f32[M, H*(E/2)*2])",
      "z = x as [M, H*(E/2)*2]\ny = z * z * r"},
     {"(x: f32[M]) -> (y: f32[M, N])", "s = spread(x, N)\ny = s * s"},

@@ -23,14 +23,23 @@ namespace coda::testing {
 // nothing.
 using Tensors = std::map<std::string, OwnedTensor>;
 
-// `known`, and 8 for every other name of the program.
+// `known`, and 8 for every other name of the program; but what pieces add up to follows from them.
 inline Sizes complete(const Program& program, Sizes known) {
-  std::set<std::string> names;
+  std::set<std::string> names, sums;
   for (const ValueInfo& value : program.values()) {
     for (const Dim& dim : value.type.dims) collect_names(dim, names);
   }
-  for (const std::string& name : names) known.emplace(name, 8);
-  return known;
+  for (const Node& node : program.nodes()) {
+    if (node.op != Op::split && node.op != Op::join) continue;
+    std::set<std::string> pieces;
+    for (const Dim& dim : node.attr.dims) collect_names(dim, pieces);
+    if (!pieces.contains(node.attr.axis.text())) sums.insert(node.attr.axis.text());
+  }
+  for (const std::string& name : names) {
+    known.emplace(name, 8);
+    if (sums.contains(name)) known.erase(name);
+  }
+  return bind_sizes(program, known);
 }
 
 struct Fill {
@@ -122,6 +131,7 @@ struct Numeric {
 inline void expect_gradient(const Program& program, const Sizes& sizes,
                             const Numeric& numeric = {}) {
   SCOPED_TRACE(program.name());
+  bind_sizes(program, sizes);
   const Program gradient = grad(program, numeric.grad);
   Tensors tensors;
   draw(program, sizes, numeric.fill, tensors);

@@ -95,6 +95,7 @@ void expect_kernels(const Schedule& schedule) {
 // The whole promise of rewrite, unfused and the ledger for one block. Draws what `tensors` lacks.
 void expect_rewritable(const Program& program, const Sizes& sizes, const Fill& fill,
                        Tensors&& tensors = {}) {
+  bind_sizes(program, sizes);
   testing::draw(program, sizes, fill, tensors);
   SCOPED_TRACE(print(program));
   const Partition partition = rewrite(program);
