@@ -15,6 +15,7 @@
 #include "coda/cpu/cpu.h"
 #include "coda/cpu/execute.h"
 #include "coda/cpu/frame.h"
+#include "coda/cpu/isa.h"
 #include "coda/cpu/lower.h"
 #include "coda/cpu/lowering.h"
 #include "coda/cpu/products.h"
@@ -276,6 +277,7 @@ class Cpu : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> backend(const Options& options) {
+  cap_isa();
   return std::make_unique<Cpu>(options);
 }
 

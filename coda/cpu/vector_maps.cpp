@@ -11,6 +11,7 @@
 // After foreach_target.h.
 #include "coda/cpu/vector_math-inl.h"
 #include "coda/cpu/vector_ops.h"
+#include "coda/cpu/vector_tail-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,8 +38,8 @@ struct In {
     if constexpr (kRun) return hn::LoadU(D(), data + k);
     return splat;
   }
-  HWY_INLINE hn::Vec<D> part(hn::Mask<D> mask, std::int64_t k) const {
-    if constexpr (kRun) return hn::MaskedLoad(mask, D(), data + k);
+  HWY_INLINE hn::Vec<D> first(std::size_t n, std::int64_t k) const {
+    if constexpr (kRun) return load_first(D(), data + k, n);
     return splat;
   }
 };
@@ -50,8 +51,8 @@ HWY_INLINE void run(std::int64_t n, T* out, const In<T, kRuns>&... in) {
   std::int64_t k = 0;
   for (; k + lanes <= n; k += lanes) hn::StoreU(F()(d, in.full(k)...), d, out + k);
   if (k < n) {
-    const auto mask = hn::FirstN(d, static_cast<std::size_t>(n - k));
-    hn::BlendedStore(F()(d, in.part(mask, k)...), mask, d, out + k);
+    const auto rest = static_cast<std::size_t>(n - k);
+    store_first(d, F()(d, in.first(rest, k)...), out + k, rest);
   }
 }
 

@@ -14,6 +14,7 @@
 // After foreach_target.h.
 #include "coda/cpu/vector_math-inl.h"
 #include "coda/cpu/vector_ops.h"
+#include "coda/cpu/vector_tail-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -114,9 +115,9 @@ HWY_INLINE T along(const T* in, Int n, const Before& before) {
   }
   if (k < n) {
     for (Int v = 0; v < kVectors; ++v, k += kLanes) {
-      const Int count = std::clamp<Int>(n - k, 0, kLanes);
-      const auto mask = hn::FirstN(d, static_cast<std::size_t>(count));
-      const V value = hn::IfThenElse(mask, before(d, hn::MaskedLoad(mask, d, in + k)), neutral);
+      const auto count = static_cast<std::size_t>(std::clamp<Int>(n - k, 0, kLanes));
+      const V value = hn::IfThenElse(hn::FirstN(d, count),
+                                     before(d, load_first(d, in + std::min(k, n), count)), neutral);
       sums[v] = F::apply(d, sums[v], value);
     }
   }
@@ -127,13 +128,14 @@ HWY_INLINE T along(const T* in, Int n, const Before& before) {
   return fold<F>(d, sums[0]);
 }
 
-// One vector of columns, n elements down, `step` apart; `mask` where the columns end.
+// One vector of columns, `count` of them there, n elements down, `step` apart.
 template <class F, class T, class D, class Before>
-HWY_INLINE hn::Vec<D> down(D d, const T* in, Int n, Int step, bool whole, hn::Mask<D> mask,
+HWY_INLINE hn::Vec<D> down(D d, const T* in, Int n, Int step, std::size_t count,
                            hn::Vec<D> start, const Before& before) {
+  const bool whole = count == hn::Lanes(d);
   const auto element = [&](Int j) HWY_ATTR {
     const T* from = in + j * step;
-    return before(d, whole ? hn::LoadU(d, from) : hn::MaskedLoad(mask, d, from));
+    return before(d, whole ? hn::LoadU(d, from) : load_first(d, from, count));
   };
   hn::Vec<D> total = start;
   for (Int group = 0; group < n; group += kGroup) {
@@ -150,7 +152,7 @@ HWY_INLINE hn::Vec<D> down(D d, const T* in, Int n, Int step, bool whole, hn::Ma
 }
 
 template <class F, class T>
-void reduce_run(Int n, Int inner, T* out, Int out_step, const T* in, Int step, Begin begin) {
+void reduce_run(Int n, Int inner, T* out, const T* in, Int step, Begin begin) {
   if (inner == 1 && step == 1) {
     const T value = along<F>(in, n, Itself());
     *out = begin == Begin::proceed ? F::apply(*out, value) : value;
@@ -159,14 +161,11 @@ void reduce_run(Int n, Int inner, T* out, Int out_step, const T* in, Int step, B
   const hn::ScalableTag<T> d;
   const Int lanes = static_cast<Int>(hn::Lanes(d));
   for (Int k = 0; k < inner; k += lanes) {
-    const bool whole = k + lanes <= inner;
-    const auto mask = hn::FirstN(d, static_cast<std::size_t>(std::min(lanes, inner - k)));
+    const auto count = static_cast<std::size_t>(std::min(lanes, inner - k));
     auto start = hn::Set(d, F::template kNeutral<T>);
-    if (begin == Begin::proceed) start = hn::MaskedLoad(mask, d, out + k);
-    const auto value = down<F>(d, in + k, n, step, whole, mask, start, Itself());
-    hn::BlendedStore(value, mask, d, out + k);
+    if (begin == Begin::proceed) start = load_first(d, out + k, count);
+    store_first(d, down<F>(d, in + k, n, step, count, start, Itself()), out + k, count);
   }
-  static_cast<void>(out_step);
 }
 
 // max + log Σ e^(x - max). A maximum of ±inf or NaN is the result.
@@ -194,15 +193,14 @@ void logsumexp_run(Int n, Int inner, T* out, const T* in, Int step) {
   HWY_ALIGN T largest[hn::MaxLanes(hn::ScalableTag<T>())];
   HWY_ALIGN T sums[hn::MaxLanes(hn::ScalableTag<T>())];
   for (Int k = 0; k < inner; k += lanes) {
-    const bool whole = k + lanes <= inner;
-    const auto mask = hn::FirstN(d, static_cast<std::size_t>(std::min(lanes, inner - k)));
-    const V m = down<Largest>(d, in + k, n, step, whole, mask,
-                              hn::Set(d, Largest::kNeutral<T>), Itself());
-    const V sum = down<Sum>(d, in + k, n, step, whole, mask, hn::Zero(d), ExpMinus<V>{m});
+    const auto count = static_cast<std::size_t>(std::min(lanes, inner - k));
+    const V m =
+        down<Largest>(d, in + k, n, step, count, hn::Set(d, Largest::kNeutral<T>), Itself());
+    const V sum = down<Sum>(d, in + k, n, step, count, hn::Zero(d), ExpMinus<V>{m});
     hn::Store(m, d, largest);
     hn::Store(sum, d, sums);
-    for (Int l = 0; l < std::min(lanes, inner - k); ++l) {
-      out[k + l] = finish_logsumexp(largest[l], sums[l]);
+    for (std::size_t l = 0; l < count; ++l) {
+      out[k + static_cast<Int>(l)] = finish_logsumexp(largest[l], sums[l]);
     }
   }
 }
@@ -227,7 +225,7 @@ void for_each_row(const Loops& loops, const Arg& out, const Arg& in, const Row& 
 template <class T, class F>
 void reduce(const Loops& loops, const Arg& out, const Arg& in, Begin begin) {
   for_each_row<T>(loops, out, in, [&](Int n, Int inner, T* to, const T* from) {
-    reduce_run<F>(n, inner, to, 1, from, in.step[1], begin);
+    reduce_run<F>(n, inner, to, from, in.step[1], begin);
   });
 }
 

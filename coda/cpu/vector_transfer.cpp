@@ -11,13 +11,13 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "coda/cpu/vector_ops.h"
+#include "coda/cpu/vector_tail-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coda::cpu::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
 using Int = std::int64_t;
 
 using Df = hn::ScalableTag<float>;
@@ -102,8 +102,7 @@ void load_half(const void* from, Int step, Int n, void* to) {
   for (; k < n; k += lanes) {
     const Int count = std::min(lanes, n - k);
     for (Int l = 0; l < lanes; ++l) bits[l] = l < count ? in[(k + l) * step] : 0;
-    hn::BlendedStore(Half::load(hn::Load(Du(), bits)), hn::FirstN(df, static_cast<size_t>(count)),
-                     df, out + k);
+    store_first(df, Half::load(hn::Load(Du(), bits)), out + k, static_cast<std::size_t>(count));
   }
 }
 
@@ -170,9 +169,9 @@ void round_half(const Loops& loops, const Arg* args) {
           reinterpret_cast<const float*>(args[1].data) + i * args[1].step[0] + j * args[1].step[1];
       const bool whole = args[1].step[2] == 1;
       for (Int k = 0; k < loops.n[2]; k += lanes) {
-        const auto mask = hn::FirstN(df, static_cast<size_t>(std::min(lanes, loops.n[2] - k)));
-        const auto x = whole ? hn::MaskedLoad(mask, df, in + k) : hn::Set(df, *in);
-        hn::BlendedStore(Half::load(Half::store(x)), mask, df, out + k);
+        const auto count = static_cast<std::size_t>(std::min(lanes, loops.n[2] - k));
+        const auto x = whole ? load_first(df, in + k, count) : hn::Set(df, *in);
+        store_first(df, Half::load(Half::store(x)), out + k, count);
       }
     }
   }
