@@ -101,7 +101,7 @@ class Coda:
         return next(s for s in signatures((self.folder / file).read_text()) if s.name == name)
 
     def run(self, file, name, inputs, sizes=None, device="exact"):
-        """Results by name. `inputs` are arrays and numbers by name; sizes of other names are ignored."""
+        """Results by name. `inputs` are arrays and numbers by name; other sizes are ignored."""
         signature = self.signature(file, name)
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             arguments = ["run", file, "--program", name, "--device", device]

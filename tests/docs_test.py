@@ -5,7 +5,8 @@
   ```coda refused      is refused, with exactly the text of the ```error fence after it
   ```console           `$ command` lines, each followed by its output
 
-Decimal numbers may differ by rounding. `pytest tests/docs_test.py --update` writes the outputs into the pages.
+Decimal numbers may differ by rounding. `pytest tests/docs_test.py --update` writes the outputs into
+the pages.
 """
 
 import re
@@ -55,6 +56,7 @@ def test_examples_run_as_shown(page, binary, tmp_path, request):
     (tmp_path / "build" / "coda").symlink_to(binary)
     (tmp_path / "programs").symlink_to(ROOT / "programs")
     text, wrong, refusal = page.read_text(), [], None
+    update = request.config.getoption("--update")
 
     def expect(what, shown, got):
         if not same(shown, got):
@@ -70,6 +72,8 @@ def test_examples_run_as_shown(page, binary, tmp_path, request):
             if not body.startswith("coda "):
                 formatted = formatted.removeprefix("coda 1\n\n")
             expect("the layout of", body, formatted)
+            if update:
+                (tmp_path / file).write_text(formatted)
             code, output = run(f"build/coda check {file}", tmp_path)
             refusal = output if info == "refused" else None
             if info == "refused" and code != 1:
@@ -90,7 +94,7 @@ def test_examples_run_as_shown(page, binary, tmp_path, request):
         return match[0]
 
     updated = FENCE.sub(fence, text)
-    if request.config.getoption("--update"):
+    if update:
         page.write_text(updated)
         wrong = [w for w in wrong if "refused" in w]
     assert not wrong, "\n\n".join(wrong)

@@ -14,7 +14,8 @@ SIZES = dict(M=3, N=70, K=4, B=2, S=3, T=5, H=4, G=2, E=4, V=7, R=6, F=70)
 PARAMS = {"a": "f64[M, N]", "b": "f64[M, N]", "p": "f64[M, N]", "c": "f64[N]", "r": "f64[M]",
           "x": "f64[M, K]", "w": "f64[N, K]", "q": "f64[B*S, H*E]", "k": "f64[B*T, G*E]",
           "v": "f64[B*T, G*E]", "u": "f64[B*T, G*(E/2)]", "t": "f64[S, E/2]", "g": "f64[E]",
-          "o": "f64[H*E, K]", "z": "f64[B*S, K]", "table": "f64[V, N]", "ids": "i64[M]", "target": "i32[M]"}
+          "o": "f64[H*E, K]", "z": "f64[B*S, K]", "table": "f64[V, N]", "ids": "i64[M]",
+          "target": "i32[M]"}
 
 
 def blocks_max(v):
@@ -99,8 +100,10 @@ OPS = {
     "product_sum": ("y = x @ w + a @ w @ w", "M, N",
                     lambda i: i.x @ i.w.T + i.a @ i.w @ i.w.T),
     "product_vector": ("y = a @ c", "M", lambda i: i.a @ i.c),
-    "split": ("l, h, m = split(a, N: 10, 20, 40)\n  y = sum(l, 10) * 2 - sum(h, 20) + logsumexp(m, 40)",
-              "M", lambda i: i.a[:, :10].sum(1) * 2 - i.a[:, 10:30].sum(1) + i.a[:, 30:].logsumexp(1)),
+    "split": ("l, h, m = split(a, N: 10, 20, 40)\n"
+              "  y = sum(l, 10) * 2 - sum(h, 20) + logsumexp(m, 40)", "M",
+              lambda i: (i.a[:, :10].sum(1) * 2 - i.a[:, 10:30].sum(1)
+                         + i.a[:, 30:].logsumexp(1))),
     "split_factor": ("l, h = split(q, E: E/2, E/2)\n  y = l * t - h", "B*S, H*(E/2)",
                      lambda i: (at_heads(i)[..., :2] * by_position(i.t)[:, None]
                                 - at_heads(i)[..., 2:]).flatten(1)),

@@ -1,7 +1,7 @@
 """What each program of programs/ means, in PyTorch: one function a program, keyed "file.name".
 
-A function takes the inputs by name as double tensors and returns the results by name. Where PyTorch has the
-operation it is used; the rest is written the way model code writes it.
+A function takes the inputs by name as double tensors and returns the results by name. Where PyTorch
+has the operation it is used; the rest is written the way model code writes it.
 """
 
 import math
