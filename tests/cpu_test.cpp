@@ -225,6 +225,20 @@ TEST(Cpu, GathersInputsAfterAProduct) {
       {{"M", 70}, {"N", 300}, {"K", 30}, {"V", 20}}, DType::bf16, kEveryLayout);
 }
 
+TEST(Cpu, GathersAndPicksByColumns) {
+  expect_right(
+      "program p(x: bf16[M, K], w: bf16[H*E, K], c: f32[V], t: i64[H*E], u: i64[M, H])\n"
+      "    -> (y: bf16[M, H*E], z: f32[M, H]) {\n"
+      "  y = (x @ w) * c[t]\n  z = pick(y * 2, u)\n}",
+      {{"M", 70}, {"H", 30}, {"E", 10}, {"K", 30}, {"V", 20}}, DType::bf16, kEveryLayout);
+}
+
+TEST(Cpu, ReadsAndWritesEightBits) {
+  expect_right("program p(x: f8e4m3[M, K], w: f8e5m2[N, K], r: f8e4m3[N]) -> (y: f8e4m3[M, N], z: f8e5m2[M, N]) {\n"
+               "  y = x @ w + r\n  z = f8e4m3(y) * 0.5\n}",
+               {{"M", 70}, {"N", 65}, {"K", 30}});
+}
+
 TEST(Cpu, FinishesStatisticsOfInputs) {
   expect_right(
       "program p(dz: bf16[M, N], x: bf16[M, K], part: f32[blocks(M), N], ss: f32[K, blocks(N)])\n"
@@ -292,6 +306,14 @@ TEST(Cpu, StreamsReduceBlocksOfRows) {
       "  a = block_sum(x * x, S)\n  b = block_logsumexp(sum(x, N), S)\n}";
   for (const std::int64_t s : {1, 10, 64, 100, 192}) {
     expect_right(text, {{"B", 7}, {"S", s}, {"N", 33}}, DType::f32, kEveryLayout, 1);
+  }
+}
+
+// Blocks along rows that are not the last: each row of the result reads its own block.
+TEST(Cpu, StreamsReduceBlocksOfOuterRows) {
+  for (const std::int64_t b : {1, 64, 130}) {
+    expect_right("program p(x: bf16[B*S, N]) -> (a: f32[blocks(B)*S, N]) { a = block_sum(x, B) }",
+                 {{"B", b}, {"S", 3}, {"N", 33}}, DType::bf16, kEveryLayout, 1);
   }
 }
 

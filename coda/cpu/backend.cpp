@@ -76,7 +76,12 @@ Wanted wanted_tile(const Frame& frame, const Options& options, Lane real) {
              ((frame.columns() + wanted.columns - 1) / wanted.columns);
     };
     while (tiles() < kWantedTiles && wanted.rows > 64 && frame.rows() > 64) wanted.rows /= 2;
-    if (tiles() < kWantedTiles && wanted.columns == kGemmColumns) wanted.columns /= 2;
+    if (frame.rows() < 64) {
+      // A few rows only read the weight once: wide tiles, a few for the threads.
+      wanted.columns = std::clamp<std::int64_t>(frame.columns() / 4 / 64 * 64, wanted.columns, 1024);
+    } else if (tiles() < kWantedTiles && wanted.columns == kGemmColumns) {
+      wanted.columns /= 2;
+    }
   } else {
     wanted.columns = frame.rows() == 1 ? kVectorColumns : kStreamColumns;
     const std::int64_t width = std::clamp<std::int64_t>(frame.columns(), 1, wanted.columns);
