@@ -153,7 +153,8 @@ TEST(Grad, TheCasesHoldEveryOp) {
   for (const Case& each : kCases) {
     const Program program = block(each.signature, each.body);
     for (const Node& node : program.nodes()) seen.insert(node.op);
-    for (const Node& node : grad(program).nodes()) seen.insert(node.op);
+    const Program gradient = grad(program);
+    for (const Node& node : gradient.nodes()) seen.insert(node.op);
   }
   for (const Op op : all_ops()) EXPECT_TRUE(seen.contains(op)) << name_of(op);
 }

@@ -382,11 +382,13 @@ class Placer {
   bool store_in_stream(Value v, const std::set<int>& more, const std::string& why) {
     const Kernels::Addition addition{.nodes = more, .stored = {v}};
     const std::set<Value> read = kernels_.inputs(more);
+    double heaviest = 1;
+    for (const Value each : read) heaviest = std::max(heaviest, kernels_.weight(each));
     for (int k = kernels_.count(); k-- > 0;) {
       if (kernels_.kind(k) != Kind::stream) continue;
       const std::set<Value> theirs = kernels_.inputs(kernels_.nodes(k));
       const auto shared = [&](Value each) {
-        return theirs.contains(each) && !kernels_.work().type(each).is_scalar();
+        return theirs.contains(each) && heaviest > 1 && kernels_.weight(each) == heaviest;
       };
       if (std::ranges::none_of(read, shared) || kernels_.refusal(k, addition)) continue;
       kernels_.add(k, addition);
