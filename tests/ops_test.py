@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coda_command import ROOT, extent
-from torch_rules import attend, block_logsumexp, block_sum, philox_uniform
+from torch_pieces import attend, block_logsumexp, block_sum, philox_uniform
 
 SIZES = dict(M=3, N=70, K=4, B=2, S=3, T=5, H=4, G=2, E=4, V=7, R=6, F=70)
 PARAMS = {"a": "f64[M, N]", "b": "f64[M, N]", "p": "f64[M, N]", "c": "f64[N]", "r": "f64[M]",
