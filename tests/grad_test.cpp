@@ -348,6 +348,16 @@ TEST(GradForTraining, BackwardReadsWhatForwardSaved) {
   }
 }
 
+TEST(Grad, WithoutNamesLeavesOutWhatAttentionTakesAsOptions) {
+  const Program program = block(
+      "(q: f32[B*S, H*E], k: f32[B*T, G*E], v: f32[B*T, G*E], cap: f32) -> (y: f32[B*S, H*E])",
+      "o, _lse = attention(q, k, v, softcap: cap * 2)\ny = o");
+  const Program gradient = grad(program);
+  EXPECT_GE(gradient.find_result("d_q"), 0);
+  EXPECT_EQ(gradient.find_result("d_cap"), -1);
+  EXPECT_THROW(grad(program, {.wrt = {"cap"}}), ProgramError);
+}
+
 TEST(GradForTraining, StatisticsAreSavedInF32AndProductsInTheirOwnDtype) {
   const Program program = block("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])",
                                 "z = x @ w\ns = sum(z * z, N)\ny = tanh(z) * exp(s)");

@@ -65,9 +65,35 @@ std::vector<int> select(const Program& program, std::span<const Declared> declar
   return chosen;
 }
 
+// Whether attention takes an option from each parameter: there is no gradient for that.
+std::vector<char> feeds_options(const Program& program) {
+  std::vector<char> feeds(program.values().size());
+  const auto mark = [&](Value v) {
+    feeds[static_cast<std::size_t>(v.id)] = 1;
+  };
+  for (std::size_t n = program.nodes().size(); n-- > 0;) {
+    const Node& node = program.nodes()[n];
+    const std::size_t options = node.attr.keywords.size();
+    for (std::size_t i = node.args.size() - options; i < node.args.size(); ++i) mark(node.args[i]);
+    const auto marked = [&](Value v) {
+      return feeds[static_cast<std::size_t>(v.id)] != 0;
+    };
+    if (std::ranges::any_of(node.results, marked)) std::ranges::for_each(node.args, mark);
+  }
+  return feeds;
+}
+
 Request resolve(const Program& program, const GradOptions& options) {
-  return {.of = select(program, program.results(), options.of, "result"),
-          .wrt = select(program, program.params(), options.wrt, "parameter")};
+  Request request{.of = select(program, program.results(), options.of, "result"),
+                  .wrt = select(program, program.params(), options.wrt, "parameter")};
+  if (options.wrt.empty()) {
+    const std::vector<char> feeds = feeds_options(program);
+    std::erase_if(request.wrt, [&](int i) {
+      const auto param = static_cast<std::size_t>(i);
+      return feeds[param] != 0 && program.params()[param].type.is_scalar();
+    });
+  }
+  return request;
 }
 
 // A forward value that the backward reads instead of computing it.

@@ -10,7 +10,9 @@ namespace coda {
 
 struct GradOptions {
   std::vector<std::string> of = {};  // results to differentiate; empty: every floating-point result
-  std::vector<std::string> wrt = {};  // parameters; empty: every floating-point parameter
+  // Parameters; empty: every floating-point one, but for the scalars that attention takes as
+  // options.
+  std::vector<std::string> wrt = {};
 };
 
 // A block with the parameters that the gradients need, then the upstream gradient `d_<result>` of
