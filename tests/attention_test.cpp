@@ -116,6 +116,25 @@ struct Call {
   }
 };
 
+// An operand's elements as doubles, [batch, heads, positions, width].
+struct Elements {
+  std::int64_t heads, positions, width;
+  std::vector<double> data;
+
+  Elements(const Operand& x, std::int64_t batch, std::int64_t heads, std::int64_t positions,
+           std::int64_t width)
+      : heads(heads), positions(positions), width(width) {
+    for (std::int64_t row = 0; row < batch * heads * positions; ++row) {
+      for (std::int64_t e = 0; e < width; ++e) {
+        data.push_back(x(row / positions / heads, row / positions % heads, row % positions, e));
+      }
+    }
+  }
+  const double* row(std::int64_t b, std::int64_t h, std::int64_t s) const {
+    return data.data() + ((b * heads + h) * positions + s) * width;
+  }
+};
+
 // What the call means, in double, from whole rows of scores.
 struct Truth {
   std::vector<double> o, lse, dq, dk, dv;
@@ -123,6 +142,10 @@ struct Truth {
   explicit Truth(const Call& c) {
     const auto [batch, heads, key_heads, queries, keys, width, values] = c.of.sizes;
     const AttentionOptions& option = c.of.options;
+    const Elements all_q(c.q, batch, heads, queries, width),
+        all_k(c.k, batch, key_heads, keys, width);
+    const Elements all_v(c.v, batch, key_heads, keys, values);
+    const Elements all_d(c.d_o, batch, heads, queries, values);
     o.assign(static_cast<std::size_t>(batch * heads * queries * values), 0);
     lse.assign(static_cast<std::size_t>(batch * heads * queries), 0);
     dq.assign(static_cast<std::size_t>(batch * heads * queries * width), 0);
@@ -132,11 +155,13 @@ struct Truth {
     for (std::int64_t row = 0; row < batch * heads * queries; ++row) {
       const std::int64_t b = row / queries / heads, h = row / queries % heads, i = row % queries;
       const std::int64_t g = h / (heads / key_heads), position = i + keys - queries;
+      const double *q = all_q.row(b, h, i), *d_o = all_d.row(b, h, i);
       double sum = 0;
       for (std::int64_t j = 0; j < keys; ++j) {
         const auto at = static_cast<std::size_t>(j);
+        const double* k = all_k.row(b, g, j);
         double x = 0;
-        for (std::int64_t e = 0; e < width; ++e) x += c.q(b, h, i, e) * c.k(b, g, j, e);
+        for (std::int64_t e = 0; e < width; ++e) x += q[e] * k[e];
         x *= option.scale;
         tanh[at] = option.softcap > 0 ? std::tanh(x / option.softcap) : 0;
         if (option.softcap > 0) x = option.softcap * tanh[at];
@@ -151,24 +176,24 @@ struct Truth {
       double* out = o.data() + row * values;
       for (std::int64_t e = 0; e < values; ++e) {
         for (std::int64_t j = 0; j < keys; ++j) {
-          out[e] += p[static_cast<std::size_t>(j)] / sum * c.v(b, g, j, e);
+          out[e] += p[static_cast<std::size_t>(j)] / sum * all_v.row(b, g, j)[e];
         }
-        dot += out[e] * c.d_o(b, h, i, e);
+        dot += out[e] * d_o[e];
       }
       for (std::int64_t j = 0; j < keys; ++j) {
         const auto at = static_cast<std::size_t>(j);
         const double weight = p[at] / sum;
+        const double *k = all_k.row(b, g, j), *v = all_v.row(b, g, j);
         double d = -dot;
         for (std::int64_t e = 0; e < values; ++e) {
-          d += c.d_o(b, h, i, e) * c.v(b, g, j, e);
+          d += d_o[e] * v[e];
           dv[static_cast<std::size_t>(((b * key_heads + g) * keys + j) * values + e)] +=
-              weight * c.d_o(b, h, i, e);
+              weight * d_o[e];
         }
         const double ds = weight * d * option.scale * (1 - tanh[at] * tanh[at]);
         for (std::int64_t e = 0; e < width; ++e) {
-          dq[static_cast<std::size_t>(row * width + e)] += ds * c.k(b, g, j, e);
-          dk[static_cast<std::size_t>(((b * key_heads + g) * keys + j) * width + e)] +=
-              ds * c.q(b, h, i, e);
+          dq[static_cast<std::size_t>(row * width + e)] += ds * k[e];
+          dk[static_cast<std::size_t>(((b * key_heads + g) * keys + j) * width + e)] += ds * q[e];
         }
       }
     }
