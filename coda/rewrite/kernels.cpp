@@ -28,7 +28,8 @@ Kernels::Kernels(const Program& block)
     : block_(&block),
       builder_(block.name(), Program::Kind::block),
       work_of_(block.values().size()),
-      uses_(use_counts(block)) {
+      uses_(use_counts(block)),
+      dtypes_(storage_dtypes(block)) {
   builder_.place(block.where());
   for (const Result& result : block.results()) taken_.insert(result.name);
   for (std::size_t i = 0; i < block.params().size(); ++i) {
@@ -37,6 +38,7 @@ Kernels::Kernels(const Program& block)
     taken_.insert(param.name);
     owner_.push_back(kNone);
     pending_.push_back(uses_[i]);
+    stored_.push_back(param.type.dtype);
     users_.emplace_back();
     results_of_.emplace_back();
     names_.push_back(param.name);
@@ -58,6 +60,7 @@ int Kernels::append(int block_node) {
   for (std::size_t i = 0; i < from.results.size(); ++i) {
     const Value v = node(made).results[i];
     work_of_[at(from.results[i])] = v;
+    stored_[at(v)] = dtypes_[at(from.results[i])];
     pending_[at(v)] = uses_[at(from.results[i])];
     for (std::size_t r = 0; r < block_->results().size(); ++r) {
       if (block_->results()[r].value != from.results[i]) continue;
@@ -74,7 +77,10 @@ int Kernels::append(int block_node, Op op, std::vector<Value> args, Attr attr) {
   const int made = static_cast<int>(work().nodes().size());
   for (const Value v : args) users_[at(v)].push_back(made);
   builder_.place(block_->nodes()[static_cast<std::size_t>(block_node)].where);
+  const DType source = args.empty() ? DType::f32 : stored_[at(args[0])];
   for (const Value v : builder_.ops(op, std::move(args), std::move(attr))) {
+    // A statistic as it is on chip; a copy like what it copies.
+    stored_.push_back(class_of(op) == OpClass::layout ? source : work().type(v).dtype);
     owner_.push_back(kNone);
     pending_.push_back(1);  // by whoever the node is added for
     users_.emplace_back();
@@ -161,7 +167,6 @@ bool Kernels::must_store(Value v, const std::set<int>& nodes) const {
 }
 
 Kernels::Crossing Kernels::crossing(Value v) const {
-  if (stored_.size() != work().values().size()) stored_ = storage_dtypes(work());
   if (work().is_param(v)) return {names_[at(v)], work().type(v)};
   const Type stored{stored_[at(v)], work().type(v).dims};
   for (const int r : results_of_[at(v)]) {

@@ -120,6 +120,8 @@ class Kernels {
   std::vector<Value> work_of_;           // of each value of the block
   std::vector<int> origin_;              // of each working node: the block's node
   std::vector<int> uses_;                // use_counts of the block
+  std::vector<DType> dtypes_;            // storage_dtypes of the block
+  std::vector<DType> stored_;            // of each working value: its dtype where it crosses
   std::vector<int> owner_;               // of each working value
   std::vector<int> pending_;             // of each working value: uses by nodes not appended yet
   std::vector<std::vector<int>> users_;  // of each working value: nodes that read it
@@ -127,7 +129,6 @@ class Kernels {
   std::vector<std::string> names_;            // of each working value, where it crosses
   std::set<Value> asked_;                     // values that a kernel was asked to store
   std::set<std::string> taken_;
-  mutable std::vector<DType> stored_;  // storage_dtypes of the working program so far
 };
 
 }  // namespace coda
