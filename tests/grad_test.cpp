@@ -267,8 +267,8 @@ std::string refused(const Program& program, const GradOptions& options) {
 TEST(Grad, ErrorsNameTheNearestAndTheDtype) {
   const Program program =
       block("(hidden: f32[M, V], ids: i32[M]) -> (loss: f32[M])", "loss = pick(hidden, ids)");
-  EXPECT_NE(refused(program, {.wrt = {"hiden"}}).find("did you mean 'hidden'?"), std::string::npos);
-  EXPECT_NE(refused(program, {.of = {"los"}}).find("did you mean 'loss'?"), std::string::npos);
+  EXPECT_NE(refused(program, {.wrt = {"hiden"}}).find("did you mean `hidden`?"), std::string::npos);
+  EXPECT_NE(refused(program, {.of = {"los"}}).find("did you mean `loss`?"), std::string::npos);
   EXPECT_NE(refused(program, {.wrt = {"ids"}}).find("i32[M]"), std::string::npos);
 }
 

@@ -47,19 +47,19 @@ std::vector<int> select(const Program& program, std::span<const Declared> declar
     const int index = static_cast<int>(found - known.begin());
     if (found == known.end()) {
       const std::string near = nearest(name, known);
-      fail(program, "'" + program.name() + "' has no " + what + " '" + name + "'",
+      fail(program, "`" + program.name() + "` has no " + what + " `" + name + "`",
            "gradients are of results with respect to parameters",
-           near.empty() ? "name one of: " + all : "did you mean '" + near + "'?");
+           near.empty() ? "name one of: " + all : "did you mean `" + near + "`?");
     }
     const Type& type = declared[static_cast<std::size_t>(index)].type;
     if (!is_float(type.dtype)) {
-      fail(program, "the " + what + " '" + name + "' of '" + program.name() + "' is " + type.text(),
+      fail(program, "the " + what + " `" + name + "` of `" + program.name() + "` is " + type.text(),
            "only floating-point values have gradients", "leave it out");
     }
     if (std::ranges::find(chosen, index) == chosen.end()) chosen.push_back(index);
   }
   if (chosen.empty()) {
-    fail(program, "'" + program.name() + "' has no floating-point " + what,
+    fail(program, "`" + program.name() + "` has no floating-point " + what,
          "only floating-point values have gradients", "there is nothing to differentiate");
   }
   return chosen;

@@ -106,7 +106,7 @@ void differentiate_attention(const Site& s) {
   for (std::size_t i = 3; i < s.node.args.size(); ++i) {
     if (!s.adjoints.wanted(s.node.args[i])) continue;
     refuse(s,
-           "the gradient of attention's '" + s.node.attr.keywords[i - 3] + "' (" +
+           "the gradient of attention's `" + s.node.attr.keywords[i - 3] + "` (" +
                describe(program, s.node.args[i]) + ") was asked for, and there is none",
            "attention has gradients for q, k and v only",
            "name the parameters that need gradients in wrt, and leave that one out");

@@ -163,8 +163,8 @@ class Placer {
       }
       more = {w};
       if (const auto no = kernels_.refusal(kNone, {.nodes = more, .owned = owned})) {
-        throw InternalError("the partition of '" + block_.name() +
-                            "' cannot place a product: " + *no);
+        throw InternalError("the partition of `" + block_.name() +
+                            "` cannot place a product: " + *no);
       }
     }
     kernels_.start(Kind::gemm, {.nodes = more, .owned = owned});
@@ -207,7 +207,7 @@ class Placer {
       copies.push_back(kernels_.node(copy).results[0]);
     }
     if (const auto no = kernels_.refusal(kNone, {.nodes = more, .owned = node.results})) {
-      throw InternalError("the partition of '" + block_.name() + "' cannot place " +
+      throw InternalError("the partition of `" + block_.name() + "` cannot place " +
                           std::string(name_of(node.op)) + ": " + *no);
     }
     kernels_.start(Kind::alone, {.nodes = more, .owned = node.results});
@@ -348,7 +348,7 @@ class Placer {
     }
     pulled = pull(kernels_, n, kNone, Reading::where_better);
     if (store_in_stream(v, pulled.nodes, why)) return;
-    throw InternalError("the partition of '" + block_.name() + "' cannot place `" +
+    throw InternalError("the partition of `" + block_.name() + "` cannot place `" +
                         kernels_.name(v) +
                         "`: " + *kernels_.refusal(kNone, {.nodes = pulled.nodes, .stored = {v}}));
   }
