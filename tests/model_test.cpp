@@ -2,11 +2,11 @@
 #include "coda/model/model.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "coda/core/error.h"
 #include "coda/core/file.h"
@@ -132,10 +132,17 @@ TEST(Model, TheCpuAgreesWithTheReferenceInDouble) {
   }
 }
 
+// A folder of this process, gone at its end.
+struct Folder {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("coda_model_test_" + std::to_string(getpid()));
+  Folder() { std::filesystem::create_directories(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
 std::string temporary(const std::string& name) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "coda_model_test";
-  std::filesystem::create_directories(folder);
-  return (folder / name).string();
+  static const Folder made;
+  return (made.path / name).string();
 }
 
 std::string rhyme(std::size_t bytes) {

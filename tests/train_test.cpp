@@ -28,14 +28,16 @@ struct Outcome {
   std::string out, err;
 };
 
+// A folder of this process, gone at its end.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("coda_train_test_" + std::to_string(getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
 fs::path folder() {
-  static const fs::path made = [] {
-    const fs::path path = fs::temp_directory_path() / "coda_train_test";
-    fs::remove_all(path);
-    fs::create_directories(path);
-    return path;
-  }();
-  return made;
+  static const Folder made;
+  return made.path;
 }
 
 std::string path(const std::string& name) {
