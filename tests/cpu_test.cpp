@@ -1,44 +1,26 @@
 // tests/cpu_test.cpp: the CPU backend on programs as text, judged by the verifier.
 //
-// The case table (cases_test.cpp) runs the library's programs; here is what they do not reach: every
-// op, every operand order, tile edges, threads, memory that is shared or misaligned.
+// The case table (cases_test.cpp) runs the library's programs; here is what they do not reach:
+// every op, every operand order, tile edges, threads, memory that is shared or misaligned.
+#include "cpu_programs.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <thread>
 
-#include "coda/check/bind.h"
-#include "coda/check/check.h"
-#include "coda/core/error.h"
-#include "coda/core/tensor.h"
-#include "coda/cpu/cpu.h"
-#include "coda/program/text.h"
 #include "coda/reference/verify.h"
 #include "coda/rewrite/retype.h"
 
-namespace coda {
+namespace coda::testing {
 namespace {
-
-const Backend& with(int threads, std::int64_t rows = 0, std::int64_t columns = 0) {
-  static std::map<std::tuple<int, std::int64_t, std::int64_t>, std::unique_ptr<Backend>> made;
-  auto& backend = made[{threads, rows, columns}];
-  if (!backend) {
-    backend = cpu::backend({.threads = threads, .tile_rows = rows, .tile_columns = columns});
-  }
-  return *backend;
-}
-
-Program program_of(const std::string& text) {
-  return parse("coda 1\n" + text, "test.coda").find("");
-}
 
 // The library's AVX-512 kernels add up in one order whatever the tile; its older ones do not.
 bool tiles_keep_bits() {
   const Program program = program_of("program p(x: f32[N]) -> (y: f32[N]) { y = x }");
-  return with(1).compile(check(program), {{"N", 1}}).note().find("AVX3") != std::string::npos;
+  return cpu_with(1).compile(check(program), {{"N", 1}}).note().find("AVX3") != std::string::npos;
 }
 
 constexpr auto kEveryLayout = {Layouts::dense, Layouts::padded, Layouts::transposed,
@@ -49,32 +31,16 @@ void expect_right(const std::string& text, const Sizes& sizes, DType dtype = DTy
   const Program program = retype(program_of(text), DType::bf16, dtype);
   SCOPED_TRACE(text + " as " + std::string(name_of(dtype)));
   VerifyOptions options{.inputs = {Inputs::normal}, .layouts = std::move(layouts), .seeds = seeds};
-  options.same_bits = {executor_of(with(1)), executor_of(with(3))};
-  if (tiles_keep_bits()) options.same_bits.push_back(executor_of(with(2, 64, 64)));
+  options.same_bits = {executor_of(cpu_with(1)), executor_of(cpu_with(3))};
+  if (tiles_keep_bits()) options.same_bits.push_back(executor_of(cpu_with(2, 64, 64)));
   const auto verdicts =
-      verify(program, bind_sizes(program, sizes), executor_of(with(2)), options);
+      verify(program, bind_sizes(program, sizes), executor_of(cpu_with(2)), options);
   for (const Verdict& verdict : verdicts) {
     if (!verdict.passed) {
       ADD_FAILURE() << table(verdicts);
       return;
     }
   }
-}
-
-// Runs a program on dense tensors that the caller filled.
-std::vector<OwnedTensor> run(const Program& program, const Sizes& given,
-                             std::span<const Tensor> params, const Backend& backend = with(2)) {
-  const Sizes sizes = bind_sizes(program, given);
-  const Kernel kernel = backend.compile(check(program), sizes);
-  std::vector<OwnedTensor> results;
-  std::vector<Tensor> views;
-  for (const Result& result : program.results()) {
-    results.emplace_back(result.type.dtype, shape_of(result.type, sizes));
-    views.push_back(results.back().tensor());
-  }
-  const OwnedTensor scratch(DType::u8, {static_cast<std::int64_t>(kernel.scratch_bytes())});
-  kernel.run(params, views, {scratch.as<std::byte>(), kernel.scratch_bytes()});
-  return results;
 }
 
 // ---- products ----
@@ -95,7 +61,8 @@ TEST(Cpu, MultipliesEveryOperandOrder) {
 
 TEST(Cpu, MultipliesAtEveryTileEdge) {
   const char* text =
-      "program p(x: bf16[M, K], w: bf16[N, K], r: f32[M]) -> (y: bf16[M, N], s: f32[M, blocks(N)]) {\n"
+      "program p(x: bf16[M, K], w: bf16[N, K], r: f32[M]) -> (y: bf16[M, N], s: f32[M, blocks(N)]) "
+      "{\n"
       "  y = r * (x @ w)\n  s = block_sum(y * y, N)\n}";
   for (const std::int64_t m : {0, 1, 63, 64, 65, 257}) {
     for (const std::int64_t n : {0, 1, 63, 64, 65, 257}) {
@@ -108,11 +75,13 @@ TEST(Cpu, MultipliesAtEveryTileEdge) {
 }
 
 TEST(Cpu, PacksWhatIsNoMatrix) {
-  // Merged contractions, contractions in two orders, a broadcast operand, casts, ranges, mixed dtypes.
+  // Merged contractions, contractions in two orders, a broadcast operand, casts, ranges, mixed
+  // dtypes.
   expect_right("program p(x: bf16[B*S, K], w: bf16[B*S, N]) -> (y: f32[K, N]) { y = x @ w }",
                {{"B", 3}, {"S", 31}, {"K", 65}, {"N", 33}}, DType::bf16, kEveryLayout);
-  expect_right("program p(x: bf16[M, H, E], w: bf16[E, N, H]) -> (y: bf16[M, N]) { y = x @[H, E] w }",
-               {{"M", 130}, {"H", 3}, {"E", 8}, {"N", 65}}, DType::bf16, kEveryLayout);
+  expect_right(
+      "program p(x: bf16[M, H, E], w: bf16[E, N, H]) -> (y: bf16[M, N]) { y = x @[H, E] w }",
+      {{"M", 130}, {"H", 3}, {"E", 8}, {"N", 65}}, DType::bf16, kEveryLayout);
   expect_right("program p(x: f32[M, K], w: bf16[N, K]) -> (y: f32[M, N]) { y = x @ w }",
                {{"M", 129}, {"N", 65}, {"K", 40}}, DType::bf16, kEveryLayout);
   expect_right("program p(x: f32[M, K], w: bf16[N, K]) -> (y: f32[M, N]) { y = bf16(x) @ w }",
@@ -133,7 +102,8 @@ TEST(Cpu, SumsPairsAndStacksProducts) {
       "  y = sigmoid(x @ g) * (x @ u)\n}",
       {{"M", 257}, {"F", 300}, {"K", 65}}, DType::f32);
   expect_right(
-      "program p(a: bf16[M, N], b: bf16[M, L], x: bf16[M, K]) -> (da: +f32[N, K], db: +f32[L, K]) {\n"
+      "program p(a: bf16[M, N], b: bf16[M, L], x: bf16[M, K]) -> (da: +f32[N, K], db: +f32[L, K]) "
+      "{\n"
       "  da += a @ x\n  db += b @ x\n}",
       {{"M", 130}, {"N", 65}, {"L", 300}, {"K", 70}}, DType::bf16, kEveryLayout);
 }
@@ -150,7 +120,8 @@ TEST(Cpu, TurnsALeftOperandForManyColumns) {
 
 TEST(Cpu, EvaluatesHeadsInsideTiles) {
   const char* text =
-      "program p(x: bf16[B*S, D], w: bf16[H*E, D], cos: f32[S, E/2], sin: f32[S, E/2], g: bf16[E])\n"
+      "program p(x: bf16[B*S, D], w: bf16[H*E, D], cos: f32[S, E/2], sin: f32[S, E/2], g: "
+      "bf16[E])\n"
       "    -> (q: bf16[B*S, H*E], s: f32[B*S, H]) {\n"
       "  z = x @ w\n"
       "  s = sum(z * z, E)\n"
@@ -178,7 +149,8 @@ TEST(Cpu, EvaluatesAdjacentPairsAndPartialHeads) {
 
 TEST(Cpu, SplitsAPackedWeightsColumns) {
   expect_right(
-      "program p(x: bf16[M, D], w: bf16[N, D]) -> (q: bf16[M, H*E], k: bf16[M, G*E], m: f32[M, H]) {\n"
+      "program p(x: bf16[M, D], w: bf16[N, D]) -> (q: bf16[M, H*E], k: bf16[M, G*E], m: f32[M, H]) "
+      "{\n"
       "  q, k = split(x @ w, N: H*E, G*E)\n  m = max(q, E)\n}",
       {{"M", 70}, {"D", 33}, {"H", 9}, {"G", 3}, {"E", 34}, {"N", 408}});
 }
@@ -188,7 +160,8 @@ TEST(Cpu, ReducesBlocksOfRowsAndColumns) {
       "program p(x: bf16[M, K], w: bf16[N, K]) -> (a: f32[blocks(M), N], b: f32[blocks(M), N],\n"
       "    c: f32[blocks(M, 128), N], d: f32[M, blocks(N)], e: f32[M, blocks(N, 128)]) {\n"
       "  z = x @ w\n  a = block_sum(z, M)\n  b = block_max(z * z, M) * 2\n"
-      "  c = block_logsumexp(z, M, 128)\n  d = block_logsumexp(z, N)\n  e = block_max(z, N, 128)\n}";
+      "  c = block_logsumexp(z, M, 128)\n  d = block_logsumexp(z, N)\n  e = block_max(z, N, "
+      "128)\n}";
   for (const std::int64_t m : {1, 64, 129, 300}) {
     expect_right(text, {{"M", m}, {"N", 300}, {"K", 30}}, DType::f32, kEveryLayout, 1);
   }
@@ -206,14 +179,15 @@ TEST(Cpu, PicksAcrossTiles) {
   }
   // Ids outside give 0, whichever tile looks.
   const Program program = program_of(
-      "program p(x: f32[M, K], w: f32[V, K], t: i64[M]) -> (a: +f32[M]) { a += pick(x @ w, t) + 5 }");
+      "program p(x: f32[M, K], w: f32[V, K], t: i64[M]) -> (a: +f32[M]) { a += pick(x @ w, t) + 5 "
+      "}");
   OwnedTensor x(DType::f32, {4, 1}), w(DType::f32, {700, 1}), t(DType::i64, {4});
   std::fill_n(x.as<float>(), 4, 1.0f);
   for (int v = 0; v < 700; ++v) w.as<float>()[v] = static_cast<float>(v);
   const std::int64_t ids[] = {-1, 699, 700, std::numeric_limits<std::int64_t>::max()};
   std::copy_n(ids, 4, t.as<std::int64_t>());
-  const auto got = run(program, {{"M", 4}, {"K", 1}, {"V", 700}},
-                       std::vector{x.tensor(), w.tensor(), t.tensor()});
+  const auto got = run_cpu(program, {{"M", 4}, {"K", 1}, {"V", 700}},
+                           std::vector{x.tensor(), w.tensor(), t.tensor()});
   const float want[] = {5, 704, 5, 5};
   EXPECT_TRUE(std::equal(want, want + 4, got[0].as<float>()));
 }
@@ -234,9 +208,11 @@ TEST(Cpu, GathersAndPicksByColumns) {
 }
 
 TEST(Cpu, ReadsAndWritesEightBits) {
-  expect_right("program p(x: f8e4m3[M, K], w: f8e5m2[N, K], r: f8e4m3[N]) -> (y: f8e4m3[M, N], z: f8e5m2[M, N]) {\n"
-               "  y = x @ w + r\n  z = f8e4m3(y) * 0.5\n}",
-               {{"M", 70}, {"N", 65}, {"K", 30}});
+  expect_right(
+      "program p(x: f8e4m3[M, K], w: f8e5m2[N, K], r: f8e4m3[N]) -> (y: f8e4m3[M, N], z: f8e5m2[M, "
+      "N]) {\n"
+      "  y = x @ w + r\n  z = f8e4m3(y) * 0.5\n}",
+      {{"M", 70}, {"N", 65}, {"K", 30}});
 }
 
 TEST(Cpu, FinishesStatisticsOfInputs) {
@@ -252,7 +228,8 @@ TEST(Cpu, FinishesStatisticsOfInputs) {
 TEST(Cpu, EvaluatesEveryMap) {
   const char* text =
       "program p(x: bf16[M, N], y: bf16[M, N], r: bf16[M], c: bf16[N], s: bf16)\n"
-      "    -> (a: f32[M, N], b: f32[M, N], d: f32[M, N], e: f32[M, N], f: bool[M, N], g: f32[N, M]) {\n"
+      "    -> (a: f32[M, N], b: f32[M, N], d: f32[M, N], e: f32[M, N], f: bool[M, N], g: f32[N, "
+      "M]) {\n"
       "  a = exp(x) + log(abs(y) + 0.1) * sqrt(abs(x)) - rsqrt(1 + y * y) / (2 + tanh(x * r))\n"
       "  b = sigmoid(x - c) * erf(y) + min(x, y) - max(x, s)\n"
       "  d = where(x < y, c, where(x >= 0.5, r, -y)) + where(x == x, 1, 0) * where(r != c, 2, 3)\n"
@@ -267,7 +244,8 @@ TEST(Cpu, EvaluatesEveryMap) {
 
 TEST(Cpu, ComputesWithIntegersExactly) {
   const Program program = program_of(
-      "program p(i: i64[M], j: i32[M], b: bool[M], u: u8[M]) -> (a: i64[M], c: i32[M], d: bool[M], e: i64[M]) {\n"
+      "program p(i: i64[M], j: i32[M], b: bool[M], u: u8[M]) -> (a: i64[M], c: i32[M], d: bool[M], "
+      "e: i64[M]) {\n"
       "  a = (i + index(M)) * 2 - j\n  c = min(j, 3) + where(b, u, -j)\n  d = i > j\n"
       "  e = where(b == false, abs(j), max(i, size(M)))\n}");
   OwnedTensor i(DType::i64, {3}), j(DType::i32, {3}), b(DType::boolean, {3}), u(DType::u8, {3});
@@ -279,8 +257,8 @@ TEST(Cpu, ComputesWithIntegersExactly) {
   std::copy_n(js, 3, j.as<std::int32_t>());
   std::copy_n(bs, 3, b.as<std::uint8_t>());
   std::copy_n(us, 3, u.as<std::uint8_t>());
-  const auto got = run(program, {{"M", 3}},
-                       std::vector{i.tensor(), j.tensor(), b.tensor(), u.tensor()});
+  const auto got =
+      run_cpu(program, {{"M", 3}}, std::vector{i.tensor(), j.tensor(), b.tensor(), u.tensor()});
   for (int k = 0; k < 3; ++k) {
     EXPECT_EQ(got[0].as<std::int64_t>()[k], (is[k] + k) * 2 - js[k]);
     EXPECT_EQ(got[1].as<std::int32_t>()[k], std::min(js[k], 3) + (bs[k] ? us[k] : -js[k]));
@@ -293,7 +271,8 @@ TEST(Cpu, ComputesWithIntegersExactly) {
 TEST(Cpu, StreamsReduceWholeRows) {
   const char* text =
       "program p(x: bf16[M, N], g: bf16[N]) -> (y: bf16[M, N], s: f32[M], l: f32[M], m: f32[M]) {\n"
-      "  s = sum(x * x, N)\n  y = x * rsqrt(s / size(N) + 1e-5) * g\n  l = logsumexp(x, N)\n  m = max(x, N)\n}";
+      "  s = sum(x * x, N)\n  y = x * rsqrt(s / size(N) + 1e-5) * g\n  l = logsumexp(x, N)\n  m = "
+      "max(x, N)\n}";
   for (const std::int64_t n : {0, 1, 63, 64, 65, 257, 5000}) {
     expect_right(text, {{"M", 70}, {"N", n}}, DType::f32, kEveryLayout, 1);
   }
@@ -321,9 +300,10 @@ TEST(Cpu, StreamsOfVectorsAndScalars) {
   expect_right("program p(x: f32[N], y: f32[N]) -> (z: f32[N]) { z = x * y + 1 }", {{"N", 40001}});
   expect_right("program p(x: f32[N]) -> (s: f32, m: f32) { s = sum(x * x, N)\n  m = sqrt(s) }",
                {{"N", 3001}});
-  expect_right("program p(x: f32[N]) -> (s: f32[blocks(N)]) { s = block_sum(x, N) }", {{"N", 3001}});
-  expect_right("program p(a: f32, b: f32) -> (s: f32, i: i64) { s = a * b + 1\n  i = i64(a * 100) }",
-               {});
+  expect_right("program p(x: f32[N]) -> (s: f32[blocks(N)]) { s = block_sum(x, N) }",
+               {{"N", 3001}});
+  expect_right(
+      "program p(a: f32, b: f32) -> (s: f32, i: i64) { s = a * b + 1\n  i = i64(a * 100) }", {});
 }
 
 TEST(Cpu, MovesSplitsJoinsAndSpreads) {
@@ -332,9 +312,8 @@ TEST(Cpu, MovesSplitsJoinsAndSpreads) {
       "    -> (a: bf16[M, E*H], b: f32[M, N], c: f32[M, N], e: f32[M, N, R]) {\n"
       "  a = x\n  b = spread(d, N) * n\n  c = spread(s, M) + n\n  e = spread(n * 2, R)\n}",
       {{"M", 130}, {"H", 3}, {"E", 5}, {"N", 200}, {"R", 3}}, DType::bf16, kEveryLayout);
-  expect_right(
-      "program p(x: bf16[M, N], y: bf16[L, N]) -> (z: bf16[P, N]) { z = join(P: x, y) }",
-      {{"M", 70}, {"L", 35}, {"P", 105}, {"N", 40}}, DType::bf16, kEveryLayout);
+  expect_right("program p(x: bf16[M, N], y: bf16[L, N]) -> (z: bf16[P, N]) { z = join(P: x, y) }",
+               {{"M", 70}, {"L", 35}, {"P", 105}, {"N", 40}}, DType::bf16, kEveryLayout);
   expect_right(
       "program p(z: bf16[P, N]) -> (x: bf16[M, N], y: bf16[L, N]) { x, y = split(z, P: M, L) }",
       {{"M", 70}, {"L", 35}, {"P", 105}, {"N", 40}}, DType::bf16, kEveryLayout);
@@ -345,7 +324,8 @@ TEST(Cpu, GathersAndScattersRows) {
       "program p(t: bf16[V, D], q: bf16[S, D], ids: i64[B*S]) -> (x: bf16[B*S, D]) {\n"
       "  x = t[ids] + q[index(S)]\n}";
   const char* scatter =
-      "program p(x: bf16[B*S, D], ids: i32[B*S]) -> (t: +f32[V, D]) { t += scatter_sum(x, ids, V) }";
+      "program p(x: bf16[B*S, D], ids: i32[B*S]) -> (t: +f32[V, D]) { t += scatter_sum(x, ids, V) "
+      "}";
   for (const std::int64_t v : {1, 7, 300}) {
     expect_right(gather, {{"V", v}, {"D", 33}, {"B", 3}, {"S", 50}}, DType::bf16, kEveryLayout);
     expect_right(scatter, {{"V", v}, {"D", 33}, {"B", 3}, {"S", 50}}, DType::bf16, kEveryLayout);
@@ -359,23 +339,25 @@ TEST(Cpu, IdsOutsideReadZeroAndWriteNothing) {
   std::fill_n(rows.as<float>(), 8, 1.0f);
   const std::int64_t which[] = {1, 2, -1, 0};
   std::copy_n(which, 4, ids.as<std::int64_t>());
-  const auto got = run(program_of("program p(t: f32[V, D], i: i64[M]) -> (x: f32[M, D]) { x = t[i] }"),
-                       {{"V", 2}, {"D", 2}, {"M", 4}}, std::vector{table.tensor(), ids.tensor()});
+  const auto got =
+      run_cpu(program_of("program p(t: f32[V, D], i: i64[M]) -> (x: f32[M, D]) { x = t[i] }"),
+              {{"V", 2}, {"D", 2}, {"M", 4}}, std::vector{table.tensor(), ids.tensor()});
   const float want[] = {3, 4, 0, 0, 0, 0, 1, 2};
   EXPECT_TRUE(std::equal(want, want + 8, got[0].as<float>()));
-  const auto sums = run(program_of("program p(x: f32[M, D], i: i64[M]) -> (t: f32[V, D]) {\n"
-                                   "  t = scatter_sum(x, i, V)\n}"),
-                        {{"V", 2}, {"D", 2}, {"M", 4}}, std::vector{rows.tensor(), ids.tensor()});
+  const auto sums =
+      run_cpu(program_of("program p(x: f32[M, D], i: i64[M]) -> (t: f32[V, D]) {\n"
+                         "  t = scatter_sum(x, i, V)\n}"),
+              {{"V", 2}, {"D", 2}, {"M", 4}}, std::vector{rows.tensor(), ids.tensor()});
   for (int k = 0; k < 4; ++k) EXPECT_EQ(sums[0].as<float>()[k], 1.0f);
 }
 
 // Salmon et al.'s reference implementation, counter 0, key 0: 6627e8d5 …
 TEST(Cpu, UniformIsPhilox) {
-  const Program program =
-      program_of("program p(seed: i64) -> (u: f32[M, N], v: f32[N, M]) {\n"
-                 "  u = uniform(seed, [M, N])\n  v = u\n}");
+  const Program program = program_of(
+      "program p(seed: i64) -> (u: f32[M, N], v: f32[N, M]) {\n"
+      "  u = uniform(seed, [M, N])\n  v = u\n}");
   OwnedTensor seed(DType::i64, {});
-  const auto got = run(program, {{"M", 3}, {"N", 37}}, std::vector{seed.tensor()});
+  const auto got = run_cpu(program, {{"M", 3}, {"N", 37}}, std::vector{seed.tensor()});
   EXPECT_EQ(got[0].as<float>()[0], static_cast<float>(0x6627e8d5u >> 8) * 0x1p-24f);
   for (int m = 0; m < 3; ++m) {
     for (int n = 0; n < 37; ++n) {
@@ -384,105 +366,5 @@ TEST(Cpu, UniformIsPhilox) {
   }
 }
 
-// ---- memory and threads ----
-
-TEST(Cpu, RunsInPlaceElementByElement) {
-  const Program program = program_of(
-      "program p(w: f32[M, N], g: f32[M, N], m: f32[M, N]) -> (v: f32[M, N], w2: f32[M, N]) {\n"
-      "  v = 0.9 * m + g\n  w2 = w - 0.1 * v * w\n}");
-  const Sizes sizes = {{"M", 70}, {"N", 40}};
-  std::vector<OwnedTensor> inputs = random_inputs(program, sizes, 3);
-  std::vector<Tensor> params;
-  for (const OwnedTensor& input : inputs) params.push_back(input.tensor());
-  const auto want = run(program, sizes, params);
-  const Kernel kernel = with(2).compile(check(program), sizes);
-  std::vector<std::byte> scratch(kernel.scratch_bytes() + 64);
-  kernel.run(params, std::vector{params[0], params[2]}, scratch);
-  EXPECT_EQ(std::memcmp(want[0].as<float>(), params[0].data, 70 * 40 * 4), 0);
-  EXPECT_EQ(std::memcmp(want[1].as<float>(), params[2].data, 70 * 40 * 4), 0);
-}
-
-TEST(Cpu, KernelsRunFromSeveralThreadsAtOnce) {
-  const Program program = program_of(
-      "program p(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N], s: f32[blocks(M), N]) {\n"
-      "  y = tanh(x @ w)\n  s = block_sum(y, M)\n}");
-  const Sizes sizes = {{"M", 300}, {"N", 130}, {"K", 70}};
-  const Kernel kernel = with(2).compile(check(program), sizes);
-  const std::vector<OwnedTensor> inputs = random_inputs(program, sizes, 5);
-  const std::vector<Tensor> params = {inputs[0].tensor(), inputs[1].tensor()};
-  const auto want = run(program, sizes, params);
-  std::vector<std::thread> threads;
-  std::vector<int> wrong(4, 0);
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (int i = 0; i < 5; ++i) {
-        OwnedTensor y(DType::f32, {300, 130}), s(DType::f32, {5, 130});
-        const OwnedTensor scratch(DType::u8, {static_cast<std::int64_t>(kernel.scratch_bytes())});
-        kernel.run(params, std::vector{y.tensor(), s.tensor()},
-                   {scratch.as<std::byte>(), kernel.scratch_bytes()});
-        wrong[static_cast<std::size_t>(t)] +=
-            std::memcmp(y.as<float>(), want[0].as<float>(), y.bytes()) != 0 ||
-            std::memcmp(s.as<float>(), want[1].as<float>(), s.bytes()) != 0;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, std::vector<int>(4, 0));
-}
-
-TEST(Cpu, NaNStaysNaN) {
-  const Program program = program_of(
-      "program p(x: f32[M, N], w: f32[N]) -> (a: bf16[M, N], b: f16[M, N], c: f32[M], d: f32[M], e: f32[M], f: f32[M, N]) {\n"
-      "  a = exp(x) + log(x) + tanh(x) + sigmoid(x) + erf(x)\n  b = min(w, x) + max(x, w)\n"
-      "  c = max(x, N)\n  d = logsumexp(x, N)\n  e = sum(x, N)\n  f = min(x, w)\n}");
-  OwnedTensor x(DType::f32, {2, 70}), w(DType::f32, {70});
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (int i = 0; i < 140; ++i) x.as<float>()[i] = i < 70 ? 1.0f : nan;
-  x.as<float>()[5] = nan;
-  const auto got = run(program, {{"M", 2}, {"N", 70}}, std::vector{x.tensor(), w.tensor()});
-  for (std::size_t r = 0; r < got.size(); ++r) {
-    const std::int64_t n = got[r].tensor().elements();
-    for (std::int64_t i = n == 2 ? 0 : 70; i < n; ++i) {
-      ASSERT_TRUE(std::isnan(load(got[r].tensor().dtype, got[r].tensor().data, i))) << r << " " << i;
-    }
-  }
-}
-
-TEST(Cpu, MapsKeepTheirLimits) {
-  const Program program = program_of(
-      "program p(x: f32[N]) -> (a: f32[N], b: f32[N], c: f32[N], d: f32[N], e: f32[N]) {\n"
-      "  a = exp(x)\n  b = log(x)\n  c = tanh(x)\n  d = sigmoid(x)\n  e = erf(x)\n}");
-  const float inf = std::numeric_limits<float>::infinity();
-  const float xs[] = {inf, -inf, 0, 1e-40f, 88.7f, -100, 3e38f, -1e-20f, 0.7f, -12.5f};
-  OwnedTensor x(DType::f32, {10});
-  std::copy_n(xs, 10, x.as<float>());
-  const auto got = run(program, {{"N", 10}}, std::vector{x.tensor()});
-  for (int i = 0; i < 10; ++i) {
-    const double v = xs[i];
-    const double want[] = {std::exp(v), v < 0 ? NAN : std::log(v), std::tanh(v),
-                           1 / (1 + std::exp(-v)), std::erf(v)};
-    for (std::size_t r = 0; r < 5; ++r) {
-      const float near = static_cast<float>(want[r]), is = got[r].as<float>()[i];
-      if (std::isnan(near)) {
-        EXPECT_TRUE(std::isnan(is)) << r << " of " << v;
-      } else if (std::isinf(near)) {
-        EXPECT_EQ(is, near) << r << " of " << v;
-      } else {
-        EXPECT_NEAR(is, near, 3e-7 * std::abs(near) + 3e-45) << r << " of " << v;
-      }
-    }
-  }
-}
-
-TEST(Cpu, SaysHowItRuns) {
-  const Program program =
-      program_of("program p(x: f32[K, M], w: f32[K, N]) -> (y: f32[M, N]) { y = x @ w }");
-  const Kernel kernel = with(1).compile(check(program), {{"M", 512}, {"N", 1024}, {"K", 8}});
-  EXPECT_NE(kernel.note().find("tiles of"), std::string::npos) << kernel.note();
-  EXPECT_NE(kernel.note().find("packs x"), std::string::npos) << kernel.note();
-  EXPECT_EQ(with(1).name(), "cpu");
-  EXPECT_EQ(with(1).refusal(check(program), {{"M", 1}, {"N", 1}, {"K", 1}}), std::nullopt);
-}
-
 }  // namespace
-}  // namespace coda
+}  // namespace coda::testing

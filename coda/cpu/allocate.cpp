@@ -110,13 +110,14 @@ void allow_aliases(const TileProgram& program, std::vector<Statement>& list, std
     for (const Access::Term& term : access.columns) {
       covered_columns *= term.place.block == 1 ? term.place.extent : 0;
     }
-    const bool covers = covered_rows == rows && (covered_columns == columns || program.width == columns);
+    const bool covers =
+        covered_rows == rows && (covered_columns == columns || program.width == columns);
     const bool native = (b.lane == Lane::f32 && access.dtype == DType::f32) ||
                         (b.lane == Lane::f64 && access.dtype == DType::f64) ||
                         (b.lane == Lane::i64 && access.dtype == DType::i64);
     const auto maker = made.find(buffer);
-    statement.may_alias = statement.may_alias && b.kind == Buffer::Kind::group && native && covers &&
-                          b.elements >= 16 && statement.store == Store::overwrite &&
+    statement.may_alias = statement.may_alias && b.kind == Buffer::Kind::group && native &&
+                          covers && b.elements >= 16 && statement.store == Store::overwrite &&
                           statement.mask < 0 && maker != made.end() && maker->second >= last_read &&
                           std::ranges::find(taken, buffer) == taken.end();
     if (statement.may_alias) taken.push_back(buffer);
@@ -133,8 +134,8 @@ void Lowering::allocate() {
   for (const int buffer : out_.accumulators) {
     widest = std::max(widest, out_.buffers[static_cast<std::size_t>(buffer)].elements);
   }
-  out_.group = std::clamp<std::int64_t>(kGroupElements / widest, 1,
-                                        std::min(kMostGroupRows, tile_rows_));
+  out_.group =
+      std::clamp<std::int64_t>(kGroupElements / widest, 1, std::min(kMostGroupRows, tile_rows_));
   std::int64_t end = 0;
   for (Buffer& buffer : out_.buffers) {
     if (buffer.kind == Buffer::Kind::group) continue;

@@ -1,8 +1,8 @@
 // coda/cpu/backend.cpp: compile and run: spaces cut into tiles, tiles shared out to threads.
 //
-// A run has two parts with a barrier between them: operands that need it are packed, then every tile
-// of every space is multiplied, evaluated and stored by one worker. Nothing that a tile computes depends
-// on who computes it or when.
+// A run has two parts with a barrier between them: operands that need it are packed, then every
+// tile of every space is multiplied, evaluated and stored by one worker. Nothing that a tile
+// computes depends on who computes it or when.
 #include <algorithm>
 #include <optional>
 #include <sstream>
@@ -28,7 +28,7 @@ constexpr std::int64_t kGemmColumns = 256;
 constexpr std::int64_t kGemmRows = 256;
 constexpr std::int64_t kAccumulatorBytes = 512 * 1024;  // of all accumulators of a tile
 constexpr std::int64_t kStreamColumns = 4096;
-constexpr std::int64_t kVectorColumns = 16384;  // of a program without rows
+constexpr std::int64_t kVectorColumns = 16384;   // of a program without rows
 constexpr std::int64_t kStreamElements = 65536;  // of a tile
 // So many tiles keep a few threads even; below, tiles shrink.
 constexpr std::int64_t kWantedTiles = 8;
@@ -78,7 +78,8 @@ Wanted wanted_tile(const Frame& frame, const Options& options, Lane real) {
     while (tiles() < kWantedTiles && wanted.rows > 64 && frame.rows() > 64) wanted.rows /= 2;
     if (frame.rows() < 64) {
       // A few rows only read the weight once: wide tiles, a few for the threads.
-      wanted.columns = std::clamp<std::int64_t>(frame.columns() / 4 / 64 * 64, wanted.columns, 1024);
+      wanted.columns =
+          std::clamp<std::int64_t>(frame.columns() / 4 / 64 * 64, wanted.columns, 1024);
     } else if (tiles() < kWantedTiles && wanted.columns == kGemmColumns) {
       wanted.columns /= 2;
     }
@@ -117,9 +118,9 @@ CompiledSpace compile_space(const Frame& frame, const Options& options, Compiled
   std::int64_t scratch = std::max(space.main.scratch, space.tail.scratch);
   if (!frame.space().accumulators.empty()) {
     const OneThread one;
-    space.products = std::make_unique<Products>(frame, space.rows, space.columns, real,
-                                                compiled.gemm, compiled.shared_bytes,
-                                                compiled.notes);
+    space.products =
+        std::make_unique<Products>(frame, space.rows, space.columns, real, compiled.gemm,
+                                   compiled.shared_bytes, compiled.notes);
     compiled.shared_bytes = space.products->shared_end();
   }
   const std::size_t products = space.products ? space.products->worker_bytes() : 0;
@@ -165,8 +166,7 @@ class Run {
     std::int64_t tiles = 0;
     for (const CompiledSpace& space : compiled_.spaces) tiles += space.tiles();
     // TileWorkers belong to the worker number: no two tasks run under one at a time.
-    std::vector<std::vector<std::optional<TileWorker>>> workers(
-        static_cast<std::size_t>(threads_));
+    std::vector<std::vector<std::optional<TileWorker>>> workers(static_cast<std::size_t>(threads_));
     for (auto& own : workers) own.resize(programs_.size());
     parallel_for(tiles, threads_, [&](std::int64_t task, int worker) {
       std::size_t s = 0;
@@ -265,14 +265,13 @@ class Cpu : public Backend {
       const Frame frame(compiled->checked, s, compiled->sizes);
       compiled->spaces.push_back(compile_space(frame, options_, *compiled));
     }
-    const std::size_t bytes = compiled->shared_bytes +
-                              static_cast<std::size_t>(threads) * compiled->worker_bytes + 64;
+    const std::size_t bytes =
+        compiled->shared_bytes + static_cast<std::size_t>(threads) * compiled->worker_bytes + 64;
     std::string note = note_of(*compiled);
-    return Kernel(
-        [compiled = std::shared_ptr<const Compiled>(std::move(compiled))](
-            std::span<const Tensor> params, std::span<const Tensor> results,
-            std::span<std::byte> scratch) { Run(*compiled, params, results, scratch)(); },
-        bytes, std::move(note));
+    return Kernel([compiled = std::shared_ptr<const Compiled>(std::move(compiled))](
+                      std::span<const Tensor> params, std::span<const Tensor> results,
+                      std::span<std::byte> scratch) { Run(*compiled, params, results, scratch)(); },
+                  bytes, std::move(note));
   }
 
  private:

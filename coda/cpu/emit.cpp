@@ -1,7 +1,8 @@
 // coda/cpu/emit.cpp: buffers, and statements with their loops.
 //
-// An elementwise statement runs over its result's axes. Neighbouring axes that all operands step through
-// evenly become one loop; the innermost loop runs along memory, so an operand that does not is copied first.
+// An elementwise statement runs over its result's axes. Neighbouring axes that all operands step
+// through evenly become one loop; the innermost loop runs along memory, so an operand that does not
+// is copied first.
 #include <algorithm>
 
 #include "coda/core/error.h"
@@ -87,9 +88,10 @@ Held Lowering::make(Where where, Lane lane, std::vector<HeldAxis> axes) {
 
 Statement& Lowering::emit(Where where, Statement statement) {
   statement.per_row = where != kTile;
-  std::vector<Statement>& to = where == kTile   ? out_.tile_statements
-                               : where == kRows ? out_.row_statements
-                                                : out_.blocks[static_cast<std::size_t>(where)].statements;
+  std::vector<Statement>& to = where == kTile ? out_.tile_statements
+                               : where == kRows
+                                   ? out_.row_statements
+                                   : out_.blocks[static_cast<std::size_t>(where)].statements;
   to.push_back(std::move(statement));
   return to.back();
 }

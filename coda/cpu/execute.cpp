@@ -17,7 +17,8 @@ void for_each_extra(const std::vector<Statement::Extra>& extra, std::size_t leve
   Arg before[4];
   std::copy(args, args + count, before);
   for (std::int64_t i = 0; i < extra[level].n; ++i) {
-    for (int a = 0; a < count; ++a) args[a].data = before[a].data + i * extra[level].step[a] * bytes;
+    for (int a = 0; a < count; ++a)
+      args[a].data = before[a].data + i * extra[level].step[a] * bytes;
     for_each_extra(extra, level + 1, args, count, bytes, body);
   }
   std::copy(before, before + count, args);
@@ -55,8 +56,7 @@ TileWorker::TileWorker(const BoundProgram& bound, std::byte* scratch)
       accesses_(program_->accesses.size()) {}
 
 std::byte* TileWorker::accumulator(std::size_t index) const {
-  const Buffer& buffer =
-      program_->buffers[static_cast<std::size_t>(program_->accumulators[index])];
+  const Buffer& buffer = program_->buffers[static_cast<std::size_t>(program_->accumulators[index])];
   return scratch_ + buffer.offset;
 }
 
@@ -112,7 +112,7 @@ void TileWorker::direct_stores(std::int64_t row, std::int64_t rows) {
   for (const Statement& statement : program_->row_statements) {
     if (statement.kind != Statement::Kind::store || !statement.may_alias) continue;
     const BoundAccess& to = bound(statement.access);
-    const Access& tile = accesses_[static_cast<std::size_t>(statement.access)];
+    const TileAccess& tile = accesses_[static_cast<std::size_t>(statement.access)];
     if (!to.packed || !to.aligned || !to.all_rows() || to.run(row) < rows || !tile.owns) continue;
     const auto buffer = static_cast<std::size_t>(statement.slots[0].buffer);
     pointers_[buffer] = to.data + (to.at_row(row) + tile.column) * to.bytes;
@@ -141,28 +141,42 @@ void TileWorker::run_blocks(const TileProgram::Blocks& blocks, std::int64_t row,
 
 void TileWorker::execute(const Statement& statement, std::int64_t row, std::int64_t rows) {
   switch (statement.kind) {
-    case Statement::Kind::map: return map(statement, rows);
-    case Statement::Kind::reduce: return reduce(statement, rows);
+    case Statement::Kind::map:
+      return map(statement, rows);
+    case Statement::Kind::reduce:
+      return reduce(statement, rows);
     case Statement::Kind::copy:
-    case Statement::Kind::spill: return copy(statement, rows);
+    case Statement::Kind::spill:
+      return copy(statement, rows);
     case Statement::Kind::constant: {
       std::byte* to = data(statement.slots[0]);
       const auto number = static_cast<float>(statement.number);
       if (statement.lane == Lane::f32) std::memcpy(to, &number, sizeof number);
       if (statement.lane == Lane::f64) std::memcpy(to, &statement.number, sizeof statement.number);
-      if (statement.lane == Lane::i64) std::memcpy(to, &statement.integer, sizeof statement.integer);
+      if (statement.lane == Lane::i64)
+        std::memcpy(to, &statement.integer, sizeof statement.integer);
       return;
     }
-    case Statement::Kind::load: return load(statement, row, rows);
-    case Statement::Kind::load_join: return load_join(statement, row, rows);
-    case Statement::Kind::load_block: return load_block(statement, row, rows);
-    case Statement::Kind::store: return store(statement, row, rows);
-    case Statement::Kind::position: return position(statement, row, rows);
-    case Statement::Kind::uniform: return uniform(statement, row, rows);
-    case Statement::Kind::gather: return gather(statement, row, rows);
-    case Statement::Kind::pick: return pick(statement, rows);
-    case Statement::Kind::row_reduce: return row_reduce(statement, row, rows);
-    case Statement::Kind::block_reduce_rows: return block_reduce_rows(statement, row);
+    case Statement::Kind::load:
+      return load(statement, row, rows);
+    case Statement::Kind::load_join:
+      return load_join(statement, row, rows);
+    case Statement::Kind::load_block:
+      return load_block(statement, row, rows);
+    case Statement::Kind::store:
+      return store(statement, row, rows);
+    case Statement::Kind::position:
+      return position(statement, row, rows);
+    case Statement::Kind::uniform:
+      return uniform(statement, row, rows);
+    case Statement::Kind::gather:
+      return gather(statement, row, rows);
+    case Statement::Kind::pick:
+      return pick(statement, rows);
+    case Statement::Kind::row_reduce:
+      return row_reduce(statement, row, rows);
+    case Statement::Kind::block_reduce_rows:
+      return block_reduce_rows(statement, row);
   }
 }
 
@@ -172,7 +186,7 @@ std::byte* TileWorker::data(const Slot& slot) const {
          slot.offset * static_cast<std::int64_t>(lane_bytes(program_->buffers[buffer].lane));
 }
 
-Arg TileWorker::arg(const Slot& slot, std::int64_t) const {
+Arg TileWorker::arg(const Slot& slot) const {
   Arg arg;
   arg.data = data(slot);
   arg.step[0] = slot.by_row ? row_steps_[static_cast<std::size_t>(slot.buffer)] : 0;
@@ -187,7 +201,7 @@ void TileWorker::map(const Statement& statement, std::int64_t rows) {
   Loops loops{{rows, statement.n[0], statement.n[1]}};
   bool flat = statement.may_flatten;
   for (int a = 0; a < count; ++a) {
-    args[a] = arg(statement.slots[a], 0);
+    args[a] = arg(statement.slots[a]);
     flat = flat && (!statement.slots[a].by_row || args[a].step[0] == statement.n[1]);
   }
   if (statement.extra.empty()) {
@@ -220,7 +234,7 @@ void TileWorker::map(const Statement& statement, std::int64_t rows) {
 
 void TileWorker::reduce(const Statement& statement, std::int64_t rows) {
   const auto bytes = static_cast<std::int64_t>(lane_bytes(statement.lane));
-  const Arg out = arg(statement.slots[0], bytes), in = arg(statement.slots[1], bytes);
+  const Arg out = arg(statement.slots[0]), in = arg(statement.slots[1]);
   // Loops of the kernel: rows, reduced, inner.
   Arg args[2] = {out, in};
   args[0].step[1] = 0;
@@ -243,12 +257,11 @@ void TileWorker::reduce(const Statement& statement, std::int64_t rows) {
 
 void TileWorker::copy(const Statement& statement, std::int64_t rows) {
   const auto bytes = static_cast<std::int64_t>(lane_bytes(statement.lane));
-  Arg args[2] = {arg(statement.slots[0], bytes), arg(statement.slots[1], bytes)};
+  Arg args[2] = {arg(statement.slots[0]), arg(statement.slots[1])};
   if (statement.kind == Statement::Kind::spill) args[0].step[2] = args[1].step[2] = 1;
   const Loops loops{{rows, statement.n[0], statement.n[1]}};
-  for_each_extra(statement.extra, 0, args, 2, bytes, [&] {
-    copy_loops(static_cast<std::size_t>(bytes), loops, args[0], args[1]);
-  });
+  for_each_extra(statement.extra, 0, args, 2, bytes,
+                 [&] { copy_loops(static_cast<std::size_t>(bytes), loops, args[0], args[1]); });
 }
 
 void TileWorker::row_reduce(const Statement& statement, std::int64_t row, std::int64_t rows) {
@@ -260,7 +273,7 @@ void TileWorker::row_reduce(const Statement& statement, std::int64_t row, std::i
   out.data = scratch_ + buffer.offset +
              block * buffer.elements * static_cast<std::int64_t>(lane_bytes(buffer.lane));
   out.step[2] = 1;
-  Arg in = arg(statement.slots[1], 0);
+  Arg in = arg(statement.slots[1]);
   in.step[1] = in.step[0];
   in.step[2] = 1;
   const bool first = row % statement.period % statement.block == 0;
@@ -271,15 +284,14 @@ void TileWorker::row_reduce(const Statement& statement, std::int64_t row, std::i
 void TileWorker::block_reduce_rows(const Statement& statement, std::int64_t row) {
   const auto from = static_cast<std::size_t>(statement.slots[1].buffer);
   const Buffer& buffer = program_->buffers[from];
-  const std::int64_t end =
-      std::min(last_row_, block_end(row, statement.block, statement.period));
+  const std::int64_t end = std::min(last_row_, block_end(row, statement.block, statement.period));
   Arg in;
-  in.data = scratch_ + buffer.offset +
-            (row - first_row_) * buffer.elements *
-                static_cast<std::int64_t>(lane_bytes(buffer.lane));
+  in.data =
+      scratch_ + buffer.offset +
+      (row - first_row_) * buffer.elements * static_cast<std::int64_t>(lane_bytes(buffer.lane));
   in.step[1] = buffer.elements;
   in.step[2] = 1;
-  Arg out = arg(statement.slots[0], 0);
+  Arg out = arg(statement.slots[0]);
   out.step[1] = 0;
   out.step[2] = 1;
   statement.reduce(Loops{{1, end - row, statement.n[1]}}, out, in, Begin::fresh);
@@ -294,8 +306,8 @@ void TileWorker::pick(const Statement& statement, std::int64_t rows) {
     first_tile = first_tile && digit.column.at(column_) == 0;
   }
   const bool masked = statement.slot_count == 4;
-  const Arg out = arg(statement.slots[0], bytes), from = arg(statement.slots[1], bytes);
-  const Arg ids = arg(statement.slots[2], 8);
+  const Arg out = arg(statement.slots[0]), from = arg(statement.slots[1]);
+  const Arg ids = arg(statement.slots[2]);
   for (std::int64_t r = 0; r < rows; ++r) {
     // Kept axes: an odometer over the extra loops.
     std::vector<std::int64_t> index(statement.extra.size(), 0);
@@ -325,9 +337,10 @@ void TileWorker::pick(const Statement& statement, std::int64_t rows) {
       }
       if (masked) {
         const bool owner = here || (!valid && first_tile);
-        const Arg mask = arg(statement.slots[3], 0);
+        const Arg mask = arg(statement.slots[3]);
         const bool wide =
-            program_->buffers[static_cast<std::size_t>(statement.slots[3].buffer)].lane == Lane::f64;
+            program_->buffers[static_cast<std::size_t>(statement.slots[3].buffer)].lane ==
+            Lane::f64;
         if (wide) {
           reinterpret_cast<double*>(mask.data)[r * mask.step[0]] = owner ? 1 : 0;
         } else {

@@ -1,7 +1,7 @@
 // coda/cpu/execute.h: runs a TileProgram over one tile.
 //
-// NOTE: values go from statement to statement through the worker's scratch; two workers share nothing
-// but the tensors.
+// NOTE: values go from statement to statement through the worker's scratch; two workers share
+// nothing but the tensors.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ class TileWorker {
   void run(std::int64_t row, std::int64_t rows, std::int64_t column);
 
  private:
-  struct Access {
+  struct TileAccess {
     std::int64_t column = 0;  // offset of the tile's columns
-    bool owns = true;
+    bool owns = true;         // of a store: is it for this tile to write?
   };
   void start_tile(std::int64_t column);
   void run_rows(std::int64_t row, std::int64_t rows);
@@ -42,7 +42,7 @@ class TileWorker {
   void direct_stores(std::int64_t row, std::int64_t rows);
   void execute(const Statement& statement, std::int64_t row, std::int64_t rows);
 
-  Arg arg(const Slot& slot, std::int64_t bytes) const;
+  Arg arg(const Slot& slot) const;
   void map(const Statement& statement, std::int64_t rows);
   void reduce(const Statement& statement, std::int64_t rows);
   void copy(const Statement& statement, std::int64_t rows);
@@ -67,7 +67,7 @@ class TileWorker {
   std::byte* scratch_;
   std::vector<std::byte*> pointers_;     // of buffers, at the row in work
   std::vector<std::int64_t> row_steps_;  // elements from row to row
-  std::vector<Access> accesses_;
+  std::vector<TileAccess> accesses_;
   std::int64_t first_row_ = 0, last_row_ = 0, column_ = 0;
 };
 

@@ -121,8 +121,7 @@ void TileWorker::load_join(const Statement& statement, std::int64_t row, std::in
     for (const Statement::Piece& piece : statement.pieces) {
       if (index < piece.first || index >= piece.first + piece.count) continue;
       const BoundAccess& from = bound(piece.access);
-      std::int64_t at =
-          accesses_[static_cast<std::size_t>(piece.access)].column + from.at_row(r);
+      std::int64_t at = accesses_[static_cast<std::size_t>(piece.access)].column + from.at_row(r);
       at += from.along(index - piece.first);
       const Reader read(from, program_->accesses[static_cast<std::size_t>(piece.access)].dtype,
                         statement.lane);
@@ -143,7 +142,7 @@ void TileWorker::load_block(const Statement& statement, std::int64_t row, std::i
                     statement.lane);
   const std::int64_t kept = statement.n[1];
   std::byte* block = data(statement.slots[1]);
-  Arg out = arg(statement.slots[0], lane);
+  Arg out = arg(statement.slots[0]);
   out.step[1] = 0;
   out.step[2] = 1;
   for (std::int64_t r = row; r < row + rows; ++r) {
@@ -214,7 +213,8 @@ void TileWorker::store(const Statement& statement, std::int64_t row, std::int64_
     if (each_row && !stored(r - 1)) continue;
     if (to.elements == 1) {
       write(in, row_step, count, at, to.row_stride);
-    } else if (to.packed && (count == 1 || (to.row_stride == to.elements && row_step == to.elements))) {
+    } else if (to.packed &&
+               (count == 1 || (to.row_stride == to.elements && row_step == to.elements))) {
       write(in, 1, count * to.elements, at, 1);
     } else {
       for (std::int64_t i = 0; i < count; ++i) {
@@ -235,7 +235,8 @@ void TileWorker::position(const Statement& statement, std::int64_t row, std::int
   for (std::int64_t r = 0; r < rows; ++r, to += from.elements) {
     for_each_run(from.axes, 0, column + from.at_row(row + r), 0,
                  [&](std::int64_t offset, std::int64_t dense) {
-                   for (std::int64_t k = 0; k < inner.n; ++k) to[dense + k] = offset + k * inner.stride;
+                   for (std::int64_t k = 0; k < inner.n; ++k)
+                     to[dense + k] = offset + k * inner.stride;
                  });
   }
 }
@@ -270,7 +271,7 @@ void TileWorker::gather(const Statement& statement, std::int64_t row, std::int64
   const auto lane = static_cast<std::int64_t>(lane_bytes(statement.lane));
   const Reader read(from, program_->accesses[static_cast<std::size_t>(statement.access)].dtype,
                     statement.lane);
-  const Arg ids = arg(statement.slots[1], 8);
+  const Arg ids = arg(statement.slots[1]);
   std::byte* to = data(statement.slots[0]);
   const Innermost inner = innermost(from);
   const std::int64_t out_step = statement.slots[0].by_row ? statement.ids * from.elements : 0;

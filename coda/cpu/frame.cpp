@@ -74,11 +74,10 @@ void Frame::place_columns() {
       std::size_t at = 0;
       for (std::size_t d = 0; d < to.dims.size(); ++d) {
         const std::size_t count = to.dims[d].factors.size();
-        const bool column =
-            at + count <= roles.size() &&
-            std::all_of(roles.begin() + static_cast<std::ptrdiff_t>(at),
-                        roles.begin() + static_cast<std::ptrdiff_t>(at + count),
-                        [](Role role) { return role == Role::column; });
+        const bool column = at + count <= roles.size() &&
+                            std::all_of(roles.begin() + static_cast<std::ptrdiff_t>(at),
+                                        roles.begin() + static_cast<std::ptrdiff_t>(at + count),
+                                        [](Role role) { return role == Role::column; });
         at += count;
         if (!column || count == 0 || from.dims[d].factors.empty()) continue;
         if (!assign(from.dims[d], to.dims[d]) || !assign(to.dims[d], from.dims[d])) {
@@ -148,9 +147,8 @@ std::vector<FactorPlace> Frame::places(Value value) const {
 
 std::int64_t Frame::held(const FactorPlace& place, std::int64_t width) const {
   if (place.kind != FactorPlace::Kind::column || width == columns_) return place.extent;
-  const std::int64_t span =
-      std::clamp<std::int64_t>(width / place.place.inner, std::min<std::int64_t>(1, place.place.extent),
-                               place.place.extent);
+  const std::int64_t span = std::clamp<std::int64_t>(
+      width / place.place.inner, std::min<std::int64_t>(1, place.place.extent), place.place.extent);
   return (span + place.place.block - 1) / place.place.block;
 }
 
@@ -282,9 +280,8 @@ Cut Frame::cut_columns(std::int64_t wanted, std::vector<std::string>& notes) con
     }
     // Without blocks to respect, tiles of one long factor still start at 64.
     if (unit == 1 && period > wanted) unit = 16;
-    for (const std::int64_t width :
-         {std::max<std::int64_t>(unit, wanted / unit * unit), (wanted + unit - 1) / unit * unit,
-          period}) {
+    for (const std::int64_t width : {std::max<std::int64_t>(unit, wanted / unit * unit),
+                                     (wanted + unit - 1) / unit * unit, period}) {
       if (width > period || !valid(width, period)) continue;
       // Of equals the larger period: fewer tails.
       const double better = score(best.size) - score(width);

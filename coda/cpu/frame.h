@@ -1,8 +1,8 @@
 // coda/cpu/frame.h: where the factors of a space's values lie, and the tiles that respect them.
 //
-// Rows and columns are flat indices; a factor's coordinate is a Place in one of them, or the factor is
-// held whole. A column tile is a range of one factor with everything inside it whole and everything
-// outside it fixed, so that in a tile each factor is whole, a range, or one coordinate.
+// Rows and columns are flat indices; a factor's coordinate is a Place in one of them, or the factor
+// is held whole. A column tile is a range of one factor with everything inside it whole and
+// everything outside it fixed, so that in a tile each factor is whole, a range, or one coordinate.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
 #include <shared_mutex>
 #include <tuple>
 #include <vector>
@@ -51,8 +51,7 @@ void reorder(const memory::desc& from, const std::byte* data, const memory::desc
              std::byte* result) {
   const memory source(from, engine(), unconst(data));
   const memory target(to, engine(), result);
-  dnnl::reorder(source, target)
-      .execute(stream(), {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, target}});
+  dnnl::reorder(source, target).execute(stream(), {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, target}});
   stream().wait();
 }
 
@@ -72,8 +71,8 @@ OneThread::~OneThread() {
 
 struct TileGemm::Library {
   // m, n, k, dtype, A's steps, B's steps or -1 (packed), add.
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, DType, std::int64_t, std::int64_t,
-                         std::int64_t, std::int64_t, Onto>;
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, DType, std::int64_t,
+                         std::int64_t, std::int64_t, std::int64_t, Onto>;
   std::shared_mutex mutex;
   std::map<Key, std::shared_ptr<const Primitive>> primitives;
   std::map<std::tuple<std::int64_t, std::int64_t, DType>, memory::desc> packed;  // by n, k
@@ -103,11 +102,11 @@ struct TileGemm::Library {
       if (const auto found = packed.find(key); found != packed.end()) return found->second;
     }
     const memory::desc any({shape.k, shape.n}, type_of(shape.dtype), memory::format_tag::any);
-    const auto described =
-        describe(dense(shape.m, shape.k, shape.dtype), any,
-                 dense(shape.m, shape.n, DType::f32), Onto::fresh);
+    const auto described = describe(dense(shape.m, shape.k, shape.dtype), any,
+                                    dense(shape.m, shape.n, DType::f32), Onto::fresh);
     const std::unique_lock lock(mutex);
-    return packed.emplace(key, described ? described->weights_desc() : memory::desc()).first->second;
+    return packed.emplace(key, described ? described->weights_desc() : memory::desc())
+        .first->second;
   }
 
   std::shared_ptr<const Primitive> find(const TileShape& shape, const MatrixRef& a,

@@ -1,9 +1,9 @@
 // coda/cpu/gemm.h: the library product of one tile: C[m, n] (+)= A[m, k] · B[k, n].
 //
-// bf16 and f32 operands go through oneDNN with f32 accumulators; f64, and what oneDNN refuses on this
-// machine, through plain loops. Primitives are made once for each shape and shared by threads; each
-// call brings its own scratch. NOTE: oneDNN must see one OpenMP thread, when a primitive is made and
-// when it runs: hold a OneThread.
+// bf16 and f32 operands go through oneDNN with f32 accumulators; f64, and what oneDNN refuses on
+// this machine, through plain loops. Primitives are made once for each shape and shared by threads;
+// each call brings its own scratch. NOTE: oneDNN must see one OpenMP thread, when a primitive is
+// made and when it runs: hold a OneThread.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,8 @@ namespace {
 using Axes = std::vector<SubAxis>;
 
 // Divides a list of loops into factors of the given extents.
-std::optional<std::vector<Axes>> divide(const Axes& axes, const std::vector<std::int64_t>& extents) {
+std::optional<std::vector<Axes>> divide(const Axes& axes,
+                                        const std::vector<std::int64_t>& extents) {
   std::vector<Axes> divided(extents.size());
   Axes rest = axes;
   std::erase_if(rest, [](const SubAxis& axis) { return axis.extent == 1; });
@@ -75,8 +76,8 @@ bool apply_split(const Program& program, const Node& node, std::int32_t slot, co
                  InputView& view) {
   const std::vector<Factor> before = factors_of(program.type(node.args[0]));
   const std::vector<Factor>& axis = node.attr.axis.factors;
-  const auto at = static_cast<std::size_t>(std::ranges::search(before, axis).begin() -
-                                           before.begin());
+  const auto at =
+      static_cast<std::size_t>(std::ranges::search(before, axis).begin() - before.begin());
   std::int64_t start = 0;
   for (std::int32_t p = 0; p < slot; ++p) {
     start += require_extent(node.attr.dims[static_cast<std::size_t>(p)], sizes);

@@ -1,4 +1,5 @@
-// coda/cpu/input_view.h: a parameter seen through casts, splits and `as`, as strides of the parameter.
+// coda/cpu/input_view.h: a parameter seen through casts, splits and `as`, as strides of the
+// parameter.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct InputView {
   DType dtype = DType::f32;
 };
 
-// nullopt where the value is more than casts, splits and `as` of a parameter, or no strides describe
-// it (a range of merged factors that cuts one of them).
+// nullopt where the value is more than casts, splits and `as` of a parameter, or no strides
+// describe it (a range of merged factors that cuts one of them).
 std::optional<InputView> view_input(const Program& program, Value value, const Sizes& sizes);
 
 // Is every value of `narrow` one of `wide`?

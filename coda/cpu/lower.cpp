@@ -43,8 +43,8 @@ TileProgram Lowering::run() {
   out_.width = width_;
   for (std::size_t a = 0; a < frame_.space().accumulators.size(); ++a) {
     out_.accumulators.push_back(static_cast<int>(out_.buffers.size()));
-    out_.buffers.push_back({Buffer::Kind::indexed, real_, std::max<std::int64_t>(width_, 1),
-                            tile_rows_, 0});
+    out_.buffers.push_back(
+        {Buffer::Kind::indexed, real_, std::max<std::int64_t>(width_, 1), tile_rows_, 0});
   }
   for (const int result : frame_.space().results) store_result(static_cast<std::size_t>(result));
   // Stores come last, so that a result may share its memory with a parameter of the same element.
@@ -150,7 +150,8 @@ Access Lowering::access_of(Value value, int tensor, DType dtype) const {
     if (place.kind == FactorPlace::Kind::row) {
       access.rows.push_back({place.place, factor, 1});
     } else {
-      if (place.kind == FactorPlace::Kind::column) access.columns.push_back({place.place, factor, 1});
+      if (place.kind == FactorPlace::Kind::column)
+        access.columns.push_back({place.place, factor, 1});
       access.axes.push_back({frame_.held(place, width_), factor, 1});
     }
     ++factor;
@@ -185,28 +186,41 @@ Held Lowering::lower_node(Value value, Where context, Lane lane, const Held* int
       const std::int64_t extent = require_extent(node.attr.axis, sizes_);
       return lower_constant(static_cast<double>(extent), extent, lane);
     }
-    case Op::index: return lower_position(value, where);
-    case Op::uniform: return lower_uniform(value, context);
-    case Op::split: return lower_split(value, context);
-    case Op::join: return lower_join(value, context);
-    case Op::as: return lower_as(value, context);
-    case Op::spread: return lower_spread(value, context);
-    case Op::gather: return lower_gather(value, context);
-    case Op::pick: return lower_pick(value, context);
+    case Op::index:
+      return lower_position(value, where);
+    case Op::uniform:
+      return lower_uniform(value, context);
+    case Op::split:
+      return lower_split(value, context);
+    case Op::join:
+      return lower_join(value, context);
+    case Op::as:
+      return lower_as(value, context);
+    case Op::spread:
+      return lower_spread(value, context);
+    case Op::gather:
+      return lower_gather(value, context);
+    case Op::pick:
+      return lower_pick(value, context);
     case Op::product:
     case Op::scatter_sum:
     case Op::attention:
     case Op::attention_grad:
       throw InternalError("`" + std::string(name_of(node.op)) + "` is no value of a tile");
-    default: break;
+    default:
+      break;
   }
   switch (class_of(node.op)) {
-    case OpClass::cast: return lower_cast(node, context);
-    case OpClass::reduce: return lower_reduce(value, context);
+    case OpClass::cast:
+      return lower_cast(node, context);
+    case OpClass::reduce:
+      return lower_reduce(value, context);
     case OpClass::block_reduce:
-      return row_reduction(value) == program_.value(value).node ? lower_row_reduce(value, context)
-                                                                : lower_block_reduce(value, context);
-    default: return lower_map(node, context, lane, into);
+      return row_reduction(value) == program_.value(value).node
+                 ? lower_row_reduce(value, context)
+                 : lower_block_reduce(value, context);
+    default:
+      return lower_map(node, context, lane, into);
   }
 }
 
@@ -292,8 +306,7 @@ Held Lowering::lower_map(const Node& node, Where context, Lane lane, const Held*
       operands.push_back(lower(node.args[a], context, operand_lane));
     }
   }
-  const Lane result_lane =
-      class_of(node.op) == OpClass::compare ? real_ : operand_lane;
+  const Lane result_lane = class_of(node.op) == OpClass::compare ? real_ : operand_lane;
   const Where where = where_of(value, context);
   Held held = into != nullptr && into->lane == result_lane && into->where == where
                   ? *into
@@ -342,8 +355,8 @@ void Lowering::store_result(std::size_t index) {
   // The access has the factors of the value in its order, and the strides of the result's.
   const std::vector<Factor> declared = factors_of(result.type);
   const std::vector<Factor> own = factors_of(program_.type(result.value));
-  Access access = access_of(result.value,
-                            static_cast<int>(program_.params().size() + index), result.type.dtype);
+  Access access = access_of(result.value, static_cast<int>(program_.params().size() + index),
+                            result.type.dtype);
   const auto in_result = [&](int factor) {
     const auto at = std::ranges::find(declared, own[static_cast<std::size_t>(factor)]);
     return static_cast<int>(at - declared.begin());

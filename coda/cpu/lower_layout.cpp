@@ -58,7 +58,8 @@ Held Lowering::lower_view(const InputView& view, Value value, Where where) {
     const FactorPlace& place = places[f];
     const std::vector<SubAxis>& loops = view.factors[f];
     if (place.kind == FactorPlace::Kind::row) {
-      if (loops.size() > 1 && place.place.block > 1) throw Unsupported("blocks of merged rows of an input");
+      if (loops.size() > 1 && place.place.block > 1)
+        throw Unsupported("blocks of merged rows of an input");
       std::int64_t inner = place.place.inner;
       for (std::size_t l = loops.size(); l-- > 0;) {
         const std::int64_t extent = loops.size() == 1 ? place.place.extent : loops[l].extent;
@@ -75,7 +76,8 @@ Held Lowering::lower_view(const InputView& view, Value value, Where where) {
       }
       access.axes.push_back({held, loops[0].factor, loops[0].scale});
     } else if (held == place.extent) {
-      for (const SubAxis& loop : loops) access.axes.push_back({loop.extent, loop.factor, loop.scale});
+      for (const SubAxis& loop : loops)
+        access.axes.push_back({loop.extent, loop.factor, loop.scale});
     } else {
       throw Unsupported("a range of merged columns of an input");
     }
@@ -201,7 +203,8 @@ Held Lowering::lower_row_join(Value value, Where where) {
       if (at->kind == FactorPlace::Kind::row) {
         std::int64_t inner = at->place.inner;
         for (std::size_t l = loops.size(); l-- > 0;) {
-          access.rows.push_back({Place{inner, loops[l].extent, 1}, loops[l].factor, loops[l].scale});
+          access.rows.push_back(
+              {Place{inner, loops[l].extent, 1}, loops[l].factor, loops[l].scale});
           inner *= loops[l].extent;
         }
         continue;
@@ -256,7 +259,8 @@ Held Lowering::lower_as(Value value, Where context) {
       for (std::size_t a = 0; a < own.size(); ++a) own[a].stride = old[a].stride;
     } else {
       const HeldAxis flat = flat_axis(held, before);
-      if (flat.extent != total && total != 0) throw InternalError("`as` changes the size of a tile");
+      if (flat.extent != total && total != 0)
+        throw InternalError("`as` changes the size of a tile");
       std::int64_t stride = flat.stride;
       for (std::size_t a = own.size(); a-- > 0;) {
         own[a].stride = stride;

@@ -130,7 +130,8 @@ Held Lowering::lower_named_block(Value value, Where where) {
   for (const FactorPlace& place : places) {
     if (place.text == blocks) statement.joined = place.place;
   }
-  for (const DType cast : view->casts) statement.rounds.push_back(round_loops(cast, statement.lane));
+  for (const DType cast : view->casts)
+    statement.rounds.push_back(round_loops(cast, statement.lane));
   const Held held = make(where, statement.lane, axes_of(value));
   const Held block = make(kTile, statement.lane, {{"(block)", attr.block, 0}, {"(kept)", kept, 0}});
   statement.slots[0] = slot(held, where);
@@ -142,7 +143,8 @@ Held Lowering::lower_named_block(Value value, Where where) {
   return held;
 }
 
-// Rows add into the block that they belong to; what needs all rows of a block at once is kept first.
+// Rows add into the block that they belong to; what needs all rows of a block at once is kept
+// first.
 Held Lowering::lower_row_reduce(Value value, Where context) {
   const Node& node = program_.node(value);
   if (context < 0) throw Unsupported("a block reduction along rows is read by single rows");
@@ -171,11 +173,11 @@ Held Lowering::lower_row_reduce(Value value, Where context) {
     in = dense(in, order);
   }
   if (!logsumexp) {
-    // A tile starts with a block, so it touches one block more than its rows fill, at most, for each
-    // period.
+    // A tile starts with a block, so it touches one block more than its rows fill, at most, for
+    // each period.
     const std::int64_t periods = tile_rows_ / std::max<std::int64_t>(blocks.period, 1) + 2;
-    Held out = make(context, in.lane, order, Buffer::Kind::indexed,
-                    tile_rows_ / blocks.block + periods);
+    Held out =
+        make(context, in.lane, order, Buffer::Kind::indexed, tile_rows_ / blocks.block + periods);
     statement.kind = Statement::Kind::row_reduce;
     statement.slots[0] = Slot{out.buffer, 0, false, {0, 0}};
     statement.slots[1] = slot(in, kRows);
@@ -270,8 +272,7 @@ Held Lowering::lower_gather(Value value, Where context) {
   for (std::size_t f = first; f-- > 0;) {
     for (std::size_t l = view->factors[f].size(); l-- > 0;) {
       const SubAxis& loop = view->factors[f][l];
-      access.along.push_back(
-          {Place{access.along_extent, loop.extent, 1}, loop.factor, loop.scale});
+      access.along.push_back({Place{access.along_extent, loop.extent, 1}, loop.factor, loop.scale});
       access.along_extent *= loop.extent;
     }
   }
@@ -304,8 +305,9 @@ Held Lowering::lower_gather(Value value, Where context) {
   return held;
 }
 
-// One element along the axes that the ids lack. Where a tile has only a range of them, the tile that
-// has the element stores what follows from it; an id outside everything belongs to the first tile.
+// One element along the axes that the ids lack. Where a tile has only a range of them, the tile
+// that has the element stores what follows from it; an id outside everything belongs to the first
+// tile.
 Held Lowering::lower_pick(Value value, Where context) {
   const Node& node = program_.node(value);
   Held from = lower(node.args[0], context, lane_of(value));
@@ -333,9 +335,9 @@ Held Lowering::lower_pick(Value value, Where context) {
     if (place.kind == FactorPlace::Kind::row) throw Unsupported("a pick along rows");
     const auto axis = std::ranges::find(from.axes, place.text, &HeldAxis::factor);
     const std::int64_t count = frame_.held(place, width_);
-    statement.digits.push_back(
-        {place.extent, place.kind == FactorPlace::Kind::column ? place.place : Place{}, count,
-         axis == from.axes.end() ? 0 : axis->stride});
+    statement.digits.push_back({place.extent,
+                                place.kind == FactorPlace::Kind::column ? place.place : Place{},
+                                count, axis == from.axes.end() ? 0 : axis->stride});
     partial = partial || count != place.extent;
   }
   // Kept axes: the loops of the result over the operand.

@@ -1,13 +1,12 @@
 // coda/cpu/lowering.h: one space and one tile width → a TileProgram. The class behind lower.h.
 //
 // Values are lowered on demand from the results. A value lives where it varies: in the tile (no row
-// factor), in the rows, or in the row blocks (what follows a block reduction along rows). Layout ops
-// give views of memory wherever strides can say them.
+// factor), in the rows, or in the row blocks (what follows a block reduction along rows). Layout
+// ops give views of memory wherever strides can say them.
 #pragma once
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -86,7 +85,8 @@ class Lowering {
   Held lower_pick(Value value, Where context);
 
   // ---- emit.cpp: buffers and statements ----
-  Held make(Where where, Lane lane, std::vector<HeldAxis> axes, Buffer::Kind kind, std::int64_t count);
+  Held make(Where where, Lane lane, std::vector<HeldAxis> axes, Buffer::Kind kind,
+            std::int64_t count);
   Held make(Where where, Lane lane, std::vector<HeldAxis> axes);
   Statement& emit(Where where, Statement statement);
   void emit_map(Map map, const Held& out, const std::vector<Held>& operands);

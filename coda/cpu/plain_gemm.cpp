@@ -1,4 +1,5 @@
-// coda/cpu/plain_gemm.cpp: products as plain loops that the compiler vectorises for each SIMD target.
+// coda/cpu/plain_gemm.cpp: products as plain loops that the compiler vectorises for each SIMD
+// target.
 //
 // Sums run over k in order, so results do not depend on the tile.
 #include "coda/cpu/plain_gemm.h"

@@ -34,22 +34,33 @@ void load_truth(const void* from, Int step, Int n, void* to) {
 
 template <DType kFrom, class To>
 void load_rounded(const void* from, Int step, Int n, void* to) {
-  for (Int k = 0; k < n; ++k) static_cast<To*>(to)[k] = static_cast<To>(load(kFrom, from, k * step));
+  for (Int k = 0; k < n; ++k)
+    static_cast<To*>(to)[k] = static_cast<To>(load(kFrom, from, k * step));
 }
 
 template <class Real>
 Load find_load(DType from) {
   switch (from) {
-    case DType::f32: return load_as<float, Real>;
-    case DType::f64: return load_as<double, Real>;
-    case DType::bf16: return load_rounded<DType::bf16, Real>;
-    case DType::f16: return load_rounded<DType::f16, Real>;
-    case DType::f8e4m3: return load_rounded<DType::f8e4m3, Real>;
-    case DType::f8e5m2: return load_rounded<DType::f8e5m2, Real>;
-    case DType::i32: return load_as<std::int32_t, Real>;
-    case DType::i64: return load_as<std::int64_t, Real>;
-    case DType::u8: return load_as<std::uint8_t, Real>;
-    case DType::boolean: return load_truth<Real>;
+    case DType::f32:
+      return load_as<float, Real>;
+    case DType::f64:
+      return load_as<double, Real>;
+    case DType::bf16:
+      return load_rounded<DType::bf16, Real>;
+    case DType::f16:
+      return load_rounded<DType::f16, Real>;
+    case DType::f8e4m3:
+      return load_rounded<DType::f8e4m3, Real>;
+    case DType::f8e5m2:
+      return load_rounded<DType::f8e5m2, Real>;
+    case DType::i32:
+      return load_as<std::int32_t, Real>;
+    case DType::i64:
+      return load_as<std::int64_t, Real>;
+    case DType::u8:
+      return load_as<std::uint8_t, Real>;
+    case DType::boolean:
+      return load_truth<Real>;
   }
   throw InternalError("no load of this dtype");
 }
@@ -102,16 +113,26 @@ void store_truth(const void* from, Int from_step, Int n, void* to, Int to_step) 
 template <class Real, bool kAdd>
 Put find_real_store(DType to) {
   switch (to) {
-    case DType::f32: return store_as<float, Real, kAdd>;
-    case DType::f64: return store_as<double, Real, kAdd>;
-    case DType::bf16: return store_rounded<DType::bf16, Real, kAdd>;
-    case DType::f16: return store_rounded<DType::f16, Real, kAdd>;
-    case DType::f8e4m3: return store_rounded<DType::f8e4m3, Real, kAdd>;
-    case DType::f8e5m2: return store_rounded<DType::f8e5m2, Real, kAdd>;
-    case DType::i32: return store_rounded<DType::i32, Real, kAdd>;
-    case DType::i64: return store_rounded<DType::i64, Real, kAdd>;
-    case DType::u8: return store_rounded<DType::u8, Real, kAdd>;
-    case DType::boolean: return store_truth<Real, kAdd>;
+    case DType::f32:
+      return store_as<float, Real, kAdd>;
+    case DType::f64:
+      return store_as<double, Real, kAdd>;
+    case DType::bf16:
+      return store_rounded<DType::bf16, Real, kAdd>;
+    case DType::f16:
+      return store_rounded<DType::f16, Real, kAdd>;
+    case DType::f8e4m3:
+      return store_rounded<DType::f8e4m3, Real, kAdd>;
+    case DType::f8e5m2:
+      return store_rounded<DType::f8e5m2, Real, kAdd>;
+    case DType::i32:
+      return store_rounded<DType::i32, Real, kAdd>;
+    case DType::i64:
+      return store_rounded<DType::i64, Real, kAdd>;
+    case DType::u8:
+      return store_rounded<DType::u8, Real, kAdd>;
+    case DType::boolean:
+      return store_truth<Real, kAdd>;
   }
   throw InternalError("no store of this dtype");
 }
@@ -119,12 +140,17 @@ Put find_real_store(DType to) {
 template <bool kAdd>
 Put find_integer_store(DType to) {
   switch (to) {
-    case DType::i32: return store_integer<std::int32_t, kAdd>;
-    case DType::i64: return store_integer<std::int64_t, kAdd>;
-    case DType::u8: return store_integer<std::uint8_t, kAdd>;
-    case DType::boolean: return store_truth<Int, kAdd>;
-    default: throw InternalError("integers become reals before they are stored as " +
-                                 std::string(name_of(to)));
+    case DType::i32:
+      return store_integer<std::int32_t, kAdd>;
+    case DType::i64:
+      return store_integer<std::int64_t, kAdd>;
+    case DType::u8:
+      return store_integer<std::uint8_t, kAdd>;
+    case DType::boolean:
+      return store_truth<Int, kAdd>;
+    default:
+      throw InternalError("integers become reals before they are stored as " +
+                          std::string(name_of(to)));
   }
 }
 
@@ -145,16 +171,26 @@ void round_each(const Loops& loops, const Arg* args) {
 template <class T>
 Map find_round(DType dtype) {
   switch (dtype) {
-    case DType::f32: return round_each<T, DType::f32>;
-    case DType::f64: return round_each<T, DType::f64>;
-    case DType::bf16: return round_each<T, DType::bf16>;
-    case DType::f16: return round_each<T, DType::f16>;
-    case DType::f8e4m3: return round_each<T, DType::f8e4m3>;
-    case DType::f8e5m2: return round_each<T, DType::f8e5m2>;
-    case DType::i32: return round_each<T, DType::i32>;
-    case DType::i64: return round_each<T, DType::i64>;
-    case DType::u8: return round_each<T, DType::u8>;
-    case DType::boolean: return round_each<T, DType::boolean>;
+    case DType::f32:
+      return round_each<T, DType::f32>;
+    case DType::f64:
+      return round_each<T, DType::f64>;
+    case DType::bf16:
+      return round_each<T, DType::bf16>;
+    case DType::f16:
+      return round_each<T, DType::f16>;
+    case DType::f8e4m3:
+      return round_each<T, DType::f8e4m3>;
+    case DType::f8e5m2:
+      return round_each<T, DType::f8e5m2>;
+    case DType::i32:
+      return round_each<T, DType::i32>;
+    case DType::i64:
+      return round_each<T, DType::i64>;
+    case DType::u8:
+      return round_each<T, DType::u8>;
+    case DType::boolean:
+      return round_each<T, DType::boolean>;
   }
   throw InternalError("no rounding to this dtype");
 }
@@ -179,9 +215,12 @@ void round_integer(const Loops& loops, const Arg* args) {
 
 Load plain_load(DType from, Lane to) {
   switch (to) {
-    case Lane::f32: return find_load<float>(from);
-    case Lane::f64: return find_load<double>(from);
-    case Lane::i64: return find_load<Int>(from);
+    case Lane::f32:
+      return find_load<float>(from);
+    case Lane::f64:
+      return find_load<double>(from);
+    case Lane::i64:
+      return find_load<Int>(from);
   }
   throw InternalError("no such lane");
 }
@@ -189,10 +228,12 @@ Load plain_load(DType from, Lane to) {
 Put plain_store(DType to, Lane from, Store store) {
   const bool add = store == Store::accumulate;
   switch (from) {
-    case Lane::f32: return add ? find_real_store<float, true>(to) : find_real_store<float, false>(to);
+    case Lane::f32:
+      return add ? find_real_store<float, true>(to) : find_real_store<float, false>(to);
     case Lane::f64:
       return add ? find_real_store<double, true>(to) : find_real_store<double, false>(to);
-    case Lane::i64: return add ? find_integer_store<true>(to) : find_integer_store<false>(to);
+    case Lane::i64:
+      return add ? find_integer_store<true>(to) : find_integer_store<false>(to);
   }
   throw InternalError("no such lane");
 }

@@ -105,8 +105,10 @@ BoundMatrix::BoundMatrix(const MatrixView& view, const BoundTensor& tensor)
   inner_step = inner.empty() ? 0 : inner[0].stride;
   // A side of one element steps as suits the other.
   if (inner.empty()) inner_step = 1;
-  if (outer.empty()) outer_step = inner_step == 1 ? std::max<std::int64_t>(view.inner_extent, 1) : 1;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
+  if (outer.empty())
+    outer_step = inner_step == 1 ? std::max<std::int64_t>(view.inner_extent, 1) : 1;
+  const bool aligned =
+      reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
   matrix = aligned && ((inner_step == 1 && outer_step >= view.inner_extent) ||
                        (outer_step == 1 && inner_step >= view.outer_extent));
 }
@@ -211,7 +213,8 @@ void Products::add_term(const Frame& frame, const Accumulator::Term& source, Lan
   const bool turned = left.inner_step != 1;
   const bool left_direct =
       as_it_lies(left, term.dtype) && (!turned || !library || columns_.extent < kTurnColumns);
-  const bool pack_right = !empty && library && rows_.extent >= kPackRows && !(left_direct && turned);
+  const bool pack_right =
+      !empty && library && rows_.extent >= kPackRows && !(left_direct && turned);
 
   // A region that another term packs already, or a fresh one.
   const auto region = [&](Value value, bool is_left, std::size_t panel, std::int64_t panels,
@@ -229,9 +232,9 @@ void Products::add_term(const Frame& frame, const Accumulator::Term& source, Lan
   };
   const auto k = static_cast<std::size_t>(term.k);
   if (!empty && !left_direct) {
-    term.left.region = region(source.left.value, true,
-                              static_cast<std::size_t>(rows_.size) * k * bytes, rows_.tiles(),
-                              term.leads_left);
+    term.left.region =
+        region(source.left.value, true, static_cast<std::size_t>(rows_.size) * k * bytes,
+               rows_.tiles(), term.leads_left);
     notes.push_back("packs " + describe(program, source.left.value) + " for its rows");
   }
   const TileShape shape{rows_.size, columns_.size, term.k, term.dtype};
@@ -311,8 +314,8 @@ void Products::Bound::pack(std::int64_t task, std::byte* scratch) const {
   const DType dtype = term.term->dtype;
   const std::int64_t k = term.term->k;
   if (todo.left) {
-    std::byte* to = term.left.packed + static_cast<std::size_t>(todo.panel) *
-                                           term.term->left.region->panel;
+    std::byte* to =
+        term.left.packed + static_cast<std::size_t>(todo.panel) * term.term->left.region->panel;
     const std::int64_t first = products_->rows_.first(todo.panel);
     const std::int64_t count = products_->rows_.count(todo.panel);
     const BoundMatrix& matrix = term.left.matrix;
@@ -378,8 +381,8 @@ MatrixRef Products::Bound::right(const Term& term, std::int64_t tile, std::byte*
 void Products::Bound::multiply(std::size_t index, std::int64_t row_tile, std::int64_t column_tile,
                                std::byte* c, std::byte* scratch) const {
   Onto onto = Onto::fresh;
-  const std::span<std::byte> library(
-      scratch + products_->left_panel_ + products_->right_panel_, products_->library_scratch_);
+  const std::span<std::byte> library(scratch + products_->left_panel_ + products_->right_panel_,
+                                     products_->library_scratch_);
   for (const Term& term : accumulators_[index]) {
     const TileShape tile = shape(*term.term, row_tile, column_tile);
     if (tile.k == 0) {

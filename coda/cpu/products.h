@@ -1,10 +1,11 @@
-// coda/cpu/products.h: the products of a space: which operand is read where it lies, which is packed,
-// and where.
+// coda/cpu/products.h: the products of a space: which operand is read where it lies, which is
+// packed, and where.
 //
 // A right operand (a weight) is put into the library's order once a run, panel by panel, before the
-// tiles; where there are few rows it is read as it lies. A left operand is read as it lies if its rows
-// or its columns run along memory. All else (casts, merged strides, broadcasts, mixed dtypes) is copied
-// to dense panels: for all tiles at once where dense tensors would need it, else for each tile.
+// tiles; where there are few rows it is read as it lies. A left operand is read as it lies if its
+// rows or its columns run along memory. All else (casts, merged strides, broadcasts, mixed dtypes)
+// is copied to dense panels: for all tiles at once where dense tensors would need it, else for each
+// tile.
 #pragma once
 
 #include <cstddef>
@@ -83,7 +84,8 @@ class Products {
   const TileGemm* gemm_;
   Cut rows_, columns_;
   std::vector<std::vector<Term>> accumulators_;
-  std::vector<std::tuple<std::int32_t, std::string, bool, DType, Region>> regions_;  // value, axis, left
+  std::vector<std::tuple<std::int32_t, std::string, bool, DType, Region>>
+      regions_;  // value, axis, left
   std::size_t shared_end_ = 0;
   std::size_t left_panel_ = 0, right_panel_ = 0, library_scratch_ = 0, worker_bytes_ = 0;
 };
@@ -117,7 +119,8 @@ class Products::Bound {
   };
   MatrixRef left(const Term& term, std::int64_t tile, std::byte* scratch) const;
   MatrixRef right(const Term& term, std::int64_t tile, std::byte* scratch) const;
-  TileShape shape(const Products::Term& term, std::int64_t row_tile, std::int64_t column_tile) const;
+  TileShape shape(const Products::Term& term, std::int64_t row_tile,
+                  std::int64_t column_tile) const;
 
   const Products* products_;
   std::vector<std::vector<Term>> accumulators_;

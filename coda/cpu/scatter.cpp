@@ -1,7 +1,8 @@
 // coda/cpu/scatter.cpp: scatter_sum by sorting.
 //
-// The ids are sorted by counting, which keeps rows with one id in order; then every row of the result
-// adds up its own rows. So the sum's order is a function of the ids alone, and threads share no row.
+// The ids are sorted by counting, which keeps rows with one id in order; then every row of the
+// result adds up its own rows. So the sum's order is a function of the ids alone, and threads share
+// no row.
 #include "coda/cpu/scatter.h"
 
 #include <algorithm>
@@ -64,8 +65,12 @@ void sort_ids(const Scatter& scatter, const Tensor& ids, Int* starts, Int* order
   const Digits places =
       digits(factors, factors, factor_strides(scatter.ids, ids, scatter.sizes), scatter.sizes);
   std::fill(starts, starts + scatter.rows + 1, 0);
-  const auto id_at = [&](Int i) { return load_integer(ids.dtype, ids.data, places.at(i)); };
-  const auto valid = [&](Int id) { return id >= 0 && id < scatter.rows; };
+  const auto id_at = [&](Int i) {
+    return load_integer(ids.dtype, ids.data, places.at(i));
+  };
+  const auto valid = [&](Int id) {
+    return id >= 0 && id < scatter.rows;
+  };
   for (Int i = 0; i < scatter.id_count; ++i) {
     if (const Int id = id_at(i); valid(id)) ++starts[id + 1];
   }
@@ -166,18 +171,17 @@ Kernel compile_scatter(const Checked& checked, const Sizes& sizes, int threads) 
     scatter.width *= require_extent(factor, sizes);
   }
   const DType on_chip = program.type(node.results[0]).dtype;
-  scatter.lane = is_integer(on_chip) && is_integer(scatter.result.dtype) ? Lane::i64
-                                                                        : real_lane(program);
-  const std::size_t bytes =
-      static_cast<std::size_t>(scatter.rows + 1 + scatter.id_count) * 8 +
-      static_cast<std::size_t>(threads) * 2 * static_cast<std::size_t>(scatter.width) *
-          lane_bytes(scatter.lane) +
-      64;
-  return Kernel(
-      [scatter](std::span<const Tensor> params, std::span<const Tensor> results,
-                std::span<std::byte> scratch) { run(scatter, params, results, scratch); },
-      bytes, "scatter: ids sorted by counting, rows of the result on " + std::to_string(threads) +
-                 " threads");
+  scatter.lane =
+      is_integer(on_chip) && is_integer(scatter.result.dtype) ? Lane::i64 : real_lane(program);
+  const std::size_t bytes = static_cast<std::size_t>(scatter.rows + 1 + scatter.id_count) * 8 +
+                            static_cast<std::size_t>(threads) * 2 *
+                                static_cast<std::size_t>(scatter.width) * lane_bytes(scatter.lane) +
+                            64;
+  return Kernel([scatter](std::span<const Tensor> params, std::span<const Tensor> results,
+                          std::span<std::byte> scratch) { run(scatter, params, results, scratch); },
+                bytes,
+                "scatter: ids sorted by counting, rows of the result on " +
+                    std::to_string(threads) + " threads");
 }
 
 }  // namespace coda::cpu

@@ -1,10 +1,10 @@
 // coda/cpu/tile_program.h: a space as a flat list of statements over tiles: what the executor runs.
 //
-// A tile is a range of rows × a range of columns. On chip a value is a block of memory: for each row
-// that is in work, its axes (the factors that are no rows) in some order. Tile statements run once for
-// a tile; row statements run for groups of rows, so that buffers stay in L1; block statements run for
-// groups of row blocks, after all rows. Strides of tensors are unknown until a run: Access says
-// which coordinate goes with which stride.
+// A tile is a range of rows × a range of columns. On chip a value is a block of memory: for each
+// row that is in work, its axes (the factors that are no rows) in some order. Tile statements run
+// once for a tile; row statements run for groups of rows, so that buffers stay in L1; block
+// statements run for groups of row blocks, after all rows. Strides of tensors are unknown until a
+// run: Access says which coordinate goes with which stride.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ struct Access {
   std::vector<Offset> offsets;
   std::vector<Term> rows, columns;
   std::vector<Axis> axes;  // outermost first
-  // A coordinate that statements give themselves: the id of a gather, the place in a joined piece or
-  // in a block. Terms divide it into factors.
+  // A coordinate that statements give themselves: the id of a gather, the place in a joined piece
+  // or in a block. Terms divide it into factors.
   std::vector<Term> along;
   std::int64_t along_extent = 1;
   std::int64_t elements() const {
@@ -87,21 +87,21 @@ struct Slot {
 
 struct Statement {
   enum class Kind : std::uint8_t {
-    map,         // map(slots…)
-    reduce,      // slots[0][rows, extra, inner] of slots[1][rows, extra, n, inner]
-    copy,        // any strides
-    constant,    // slots[0] = number, one element
-    load,        // access → slots[0]
-    load_join,   // rows of several accesses → slots[0]
-    store,       // slots[0] → access
-    position,    // i64 positions of a virtual access → slots[0]
-    uniform,     // random numbers by position; slots[1]: the seed
-    gather,      // access by ids in slots[1] → slots[0]
-    pick,        // slots[1] by ids in slots[2] → slots[0]; slots[3] where set: 1 in the tile that stores
-    row_reduce,  // rows of slots[1] into the blocks of slots[0]
-    spill,       // rows of slots[1] into slots[0], which has all rows of the tile
+    map,        // map(slots…)
+    reduce,     // slots[0][rows, extra, inner] of slots[1][rows, extra, n, inner]
+    copy,       // any strides
+    constant,   // slots[0] = number, one element
+    load,       // access → slots[0]
+    load_join,  // rows of several accesses → slots[0]
+    store,      // slots[0] → access
+    position,   // i64 positions of a virtual access → slots[0]
+    uniform,    // random numbers by position; slots[1]: the seed
+    gather,     // access by ids in slots[1] → slots[0]
+    pick,  // slots[1] by ids in slots[2] → slots[0]; slots[3] where set: 1 in the tile that stores
+    row_reduce,         // rows of slots[1] into the blocks of slots[0]
+    spill,              // rows of slots[1] into slots[0], which has all rows of the tile
     block_reduce_rows,  // a block of rows of slots[1] (all rows of the tile) → slots[0]
-    load_block,         // the block of an input that a row names, reduced → slots[0]; slots[1] holds it
+    load_block,  // the block of an input that a row names, reduced → slots[0]; slots[1] holds it
   };
   // A loop around the inner two.
   struct Extra {
@@ -120,14 +120,14 @@ struct Statement {
   // map: rows may join the inner loop where every buffer's row is dense.
   bool may_flatten = false;
 
-  double number = 0;       // constant
+  double number = 0;  // constant
   std::int64_t integer = 0;
   int access = -1;         // load, store, position, uniform, gather
   bool may_alias = false;  // load, store: the buffer may be the tensor's own memory
   Store store = Store::overwrite;
-  int mask = -1;           // store: the buffer of 0 / 1 that says which rows this tile stores
-  std::vector<Map> rounds; // load: explicit casts of the element
-  std::int64_t block = 0;  // row reductions
+  int mask = -1;            // store: the buffer of 0 / 1 that says which rows this tile stores
+  std::vector<Map> rounds;  // load: explicit casts of the element
+  std::int64_t block = 0;   // row reductions
   std::int64_t period = 0;
 
   // pick: the picked axes, by their place in the operand.
@@ -140,8 +140,8 @@ struct Statement {
   std::vector<Digit> digits;
   std::int64_t ids = 1;  // gather: ids in a row; their axes come first in slots[0]
 
-  // load_join: row r is row (index - first) of a piece, index = joined.at(r); load_block: row r is the
-  // block joined.at(r).
+  // load_join: row r is row (index - first) of a piece, index = joined.at(r); load_block: row r is
+  // the block joined.at(r).
   struct Piece {
     int access = -1;
     std::int64_t first = 0, count = 0;
@@ -163,8 +163,8 @@ struct TileProgram {
     std::vector<Statement> statements;
   };
   std::vector<Blocks> blocks;
-  std::int64_t group = 1;        // rows in work at once
-  std::int64_t scratch = 0;      // bytes for a worker
+  std::int64_t group = 1;    // rows in work at once
+  std::int64_t scratch = 0;  // bytes for a worker
 };
 
 }  // namespace coda::cpu

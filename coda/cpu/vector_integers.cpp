@@ -1,5 +1,5 @@
-// coda/cpu/vector_integers.cpp: maps on i64 lanes and conversions between lanes, as plain loops that the
-// compiler vectorises for each SIMD target. Integers wrap around.
+// coda/cpu/vector_integers.cpp: maps on i64 lanes and conversions between lanes, as plain loops
+// that the compiler vectorises for each SIMD target. Integers wrap around.
 #include "coda/cpu/vector_integers.h"
 
 #include <cmath>
@@ -89,9 +89,11 @@ std::uint64_t bits(Int value) {
   return static_cast<std::uint64_t>(value);
 }
 
-#define CODA_INTEGER(name, parameters, value)                     \
-  struct name {                                                   \
-    HWY_INLINE auto operator() parameters const { return value; } \
+#define CODA_INTEGER(name, parameters, value)     \
+  struct name {                                   \
+    HWY_INLINE auto operator() parameters const { \
+      return value;                               \
+    }                                             \
   }
 CODA_INTEGER(Neg, (Int a), wrap(0 - bits(a)));
 CODA_INTEGER(Abs, (Int a), a < 0 ? wrap(0 - bits(a)) : a);
@@ -130,21 +132,36 @@ struct Same {
 template <class Real>
 Map find(Op op) {
   switch (op) {
-    case Op::neg: return unary<Int, Int, Neg>;
-    case Op::abs: return unary<Int, Int, Abs>;
-    case Op::add: return binary<Int, Add>;
-    case Op::sub: return binary<Int, Sub>;
-    case Op::mul: return binary<Int, Mul>;
-    case Op::minimum: return binary<Int, Minimum>;
-    case Op::maximum: return binary<Int, Maximum>;
-    case Op::eq: return binary<Real, Eq>;
-    case Op::ne: return binary<Real, Ne>;
-    case Op::lt: return binary<Real, Lt>;
-    case Op::le: return binary<Real, Le>;
-    case Op::gt: return binary<Real, Gt>;
-    case Op::ge: return binary<Real, Ge>;
-    case Op::where: return choose<Real>;
-    default: return nullptr;  // the type rules make reals of integers everywhere else
+    case Op::neg:
+      return unary<Int, Int, Neg>;
+    case Op::abs:
+      return unary<Int, Int, Abs>;
+    case Op::add:
+      return binary<Int, Add>;
+    case Op::sub:
+      return binary<Int, Sub>;
+    case Op::mul:
+      return binary<Int, Mul>;
+    case Op::minimum:
+      return binary<Int, Minimum>;
+    case Op::maximum:
+      return binary<Int, Maximum>;
+    case Op::eq:
+      return binary<Real, Eq>;
+    case Op::ne:
+      return binary<Real, Ne>;
+    case Op::lt:
+      return binary<Real, Lt>;
+    case Op::le:
+      return binary<Real, Le>;
+    case Op::gt:
+      return binary<Real, Gt>;
+    case Op::ge:
+      return binary<Real, Ge>;
+    case Op::where:
+      return choose<Real>;
+    default:
+      return nullptr;  // the type rules make reals of integers everywhere else
   }
 }
 
@@ -161,7 +178,8 @@ Map FindConversion(Lane from, Lane to) {
     return to == Lane::f64 ? unary<double, Int, ToReal<double>> : unary<Int, Int, Same<Int, Int>>;
   }
   if (from == Lane::f32) {
-    return to == Lane::i64 ? unary<Int, float, ToInteger<float>> : unary<float, float, Same<float, float>>;
+    return to == Lane::i64 ? unary<Int, float, ToInteger<float>>
+                           : unary<float, float, Same<float, float>>;
   }
   return to == Lane::i64 ? unary<Int, double, ToInteger<double>>
                          : unary<double, double, Same<double, double>>;

@@ -5,8 +5,8 @@
 
 namespace coda::cpu {
 
-// Null where the op is not defined on integers. Comparisons give `real` lanes; the condition of where
-// is real.
+// Null where the op is not defined on integers. Comparisons give `real` lanes; the condition of
+// where is real.
 Map integer_map(Op op, Lane real);
 Map integer_truth(Lane real);
 

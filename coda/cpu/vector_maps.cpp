@@ -110,12 +110,12 @@ void ternary(const Loops& loops, const Arg* args) {
   patterns[args[1].step[2] + 2 * args[2].step[2] + 4 * args[3].step[2]](loops, args);
 }
 
-#define CODA_FUNCTOR(name, parameters, ...)         \
-  struct name {                                     \
-    template <class D, class V>                     \
-    HWY_INLINE V operator() parameters const {      \
-      __VA_ARGS__                                   \
-    }                                               \
+#define CODA_FUNCTOR(name, parameters, ...)    \
+  struct name {                                \
+    template <class D, class V>                \
+    HWY_INLINE V operator() parameters const { \
+      __VA_ARGS__                              \
+    }                                          \
   }
 
 CODA_FUNCTOR(Neg, (D, V a), return hn::Neg(a););
@@ -137,22 +137,20 @@ CODA_FUNCTOR(Lt, (D d, V a, V b), return hn::IfThenElseZero(hn::Lt(a, b), hn::Se
 CODA_FUNCTOR(Le, (D d, V a, V b), return hn::IfThenElseZero(hn::Le(a, b), hn::Set(d, 1)););
 CODA_FUNCTOR(Gt, (D d, V a, V b), return hn::IfThenElseZero(hn::Gt(a, b), hn::Set(d, 1)););
 CODA_FUNCTOR(Ge, (D d, V a, V b), return hn::IfThenElseZero(hn::Ge(a, b), hn::Set(d, 1)););
-CODA_FUNCTOR(Truth, (D d, V a),
-             return hn::IfThenElseZero(hn::Ne(a, hn::Zero(d)), hn::Set(d, 1)););
-CODA_FUNCTOR(Where, (D d, V c, V a, V b),
-             return hn::IfThenElse(hn::Ne(c, hn::Zero(d)), a, b););
+CODA_FUNCTOR(Truth, (D d, V a), return hn::IfThenElseZero(hn::Ne(a, hn::Zero(d)), hn::Set(d, 1)););
+CODA_FUNCTOR(Where, (D d, V c, V a, V b), return hn::IfThenElse(hn::Ne(c, hn::Zero(d)), a, b););
 
 // f32 by our polynomials, f64 by the C library.
-#define CODA_TRANSCENDENTAL(name, f32, f64)                                          \
-  struct name {                                                                      \
-    template <class D, class V>                                                      \
-    HWY_INLINE V operator()(D d, V a) const {                                        \
-      if constexpr (sizeof(hn::TFromD<D>) == 4) {                                    \
-        return f32(d, a);                                                            \
-      } else {                                                                       \
-        return each_lane(d, a, [](double x) { return f64; });                        \
-      }                                                                              \
-    }                                                                                \
+#define CODA_TRANSCENDENTAL(name, f32, f64)                   \
+  struct name {                                               \
+    template <class D, class V>                               \
+    HWY_INLINE V operator()(D d, V a) const {                 \
+      if constexpr (sizeof(hn::TFromD<D>) == 4) {             \
+        return f32(d, a);                                     \
+      } else {                                                \
+        return each_lane(d, a, [](double x) { return f64; }); \
+      }                                                       \
+    }                                                         \
   }
 
 CODA_TRANSCENDENTAL(Exp, exp_f32, std::exp(x));
@@ -165,28 +163,50 @@ CODA_TRANSCENDENTAL(Sigmoid, sigmoid_f32,
 template <class T>
 Map find(Op op) {
   switch (op) {
-    case Op::neg: return unary<T, Neg>;
-    case Op::abs: return unary<T, Abs>;
-    case Op::exp: return unary<T, Exp>;
-    case Op::log: return unary<T, Log>;
-    case Op::sqrt: return unary<T, Sqrt>;
-    case Op::rsqrt: return unary<T, Rsqrt>;
-    case Op::tanh: return unary<T, Tanh>;
-    case Op::sigmoid: return unary<T, Sigmoid>;
-    case Op::erf: return unary<T, Erf>;
-    case Op::add: return binary<T, Add>;
-    case Op::sub: return binary<T, Sub>;
-    case Op::mul: return binary<T, Mul>;
-    case Op::div: return binary<T, Div>;
-    case Op::minimum: return binary<T, Minimum>;
-    case Op::maximum: return binary<T, Maximum>;
-    case Op::eq: return binary<T, Eq>;
-    case Op::ne: return binary<T, Ne>;
-    case Op::lt: return binary<T, Lt>;
-    case Op::le: return binary<T, Le>;
-    case Op::gt: return binary<T, Gt>;
-    case Op::ge: return binary<T, Ge>;
-    case Op::where: return ternary<T, Where>;
+    case Op::neg:
+      return unary<T, Neg>;
+    case Op::abs:
+      return unary<T, Abs>;
+    case Op::exp:
+      return unary<T, Exp>;
+    case Op::log:
+      return unary<T, Log>;
+    case Op::sqrt:
+      return unary<T, Sqrt>;
+    case Op::rsqrt:
+      return unary<T, Rsqrt>;
+    case Op::tanh:
+      return unary<T, Tanh>;
+    case Op::sigmoid:
+      return unary<T, Sigmoid>;
+    case Op::erf:
+      return unary<T, Erf>;
+    case Op::add:
+      return binary<T, Add>;
+    case Op::sub:
+      return binary<T, Sub>;
+    case Op::mul:
+      return binary<T, Mul>;
+    case Op::div:
+      return binary<T, Div>;
+    case Op::minimum:
+      return binary<T, Minimum>;
+    case Op::maximum:
+      return binary<T, Maximum>;
+    case Op::eq:
+      return binary<T, Eq>;
+    case Op::ne:
+      return binary<T, Ne>;
+    case Op::lt:
+      return binary<T, Lt>;
+    case Op::le:
+      return binary<T, Le>;
+    case Op::gt:
+      return binary<T, Gt>;
+    case Op::ge:
+      return binary<T, Ge>;
+    case Op::where:
+      return ternary<T, Where>;
     case Op::constant:
     case Op::size:
     case Op::index:
@@ -208,7 +228,8 @@ Map find(Op op) {
     case Op::scatter_sum:
     case Op::pick:
     case Op::attention:
-    case Op::attention_grad: return nullptr;
+    case Op::attention_grad:
+      return nullptr;
   }
   return nullptr;
 }

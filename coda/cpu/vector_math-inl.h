@@ -1,8 +1,8 @@
 // coda/cpu/vector_math-inl.h: exp, log, tanh, sigmoid and erf of f32 vectors, to about 1 ulp.
 //
-// Included once for each SIMD target. Coefficients are minimax fits of the stated remainders (Lawson's
-// iteration, 40 digits). NaN stays NaN, infinities go to the limits, results below 2^-126 are rounded
-// subnormals. f64 vectors go through the C library, lane by lane.
+// Included once for each SIMD target. Coefficients are minimax fits of the stated remainders
+// (Lawson's iteration, 40 digits). NaN stays NaN, infinities go to the limits, results below 2^-126
+// are rounded subnormals. f64 vectors go through the C library, lane by lane.
 
 #if defined(CODA_CPU_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CODA_CPU_VECTOR_MATH_INL_H_
@@ -68,11 +68,10 @@ HWY_INLINE V log_f32(D d, V x) {
   const auto offset = hn::Sub(bits, hn::Set(di, 0x3f3504f3));
   const auto exponent = hn::ShiftRight<23>(offset);
   const V m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(exponent)));
-  const V e = hn::Sub(hn::ConvertTo(d, exponent),
-                      hn::IfThenElseZero(tiny, hn::Set(d, 23.0f)));
+  const V e = hn::Sub(hn::ConvertTo(d, exponent), hn::IfThenElseZero(tiny, hn::Set(d, 23.0f)));
   const V f = hn::Sub(m, hn::Set(d, 1.0f));
-  const V p = horner(d, f, 0.333333135f, -0.250000089f, 0.200021267f, -0.166680008f,
-                          0.142193869f, -0.12405365f, 0.11889255f, -0.116776414f, 0.0674657971f);
+  const V p = horner(d, f, 0.333333135f, -0.250000089f, 0.200021267f, -0.166680008f, 0.142193869f,
+                     -0.12405365f, 0.11889255f, -0.116776414f, 0.0674657971f);
   const V square = hn::Mul(f, f);
   // From the smallest term up.
   V sum = hn::Mul(hn::Mul(square, f), p);
@@ -96,7 +95,7 @@ HWY_INLINE V tanh_f32(D d, V x) {
   const V far = hn::Sub(one, hn::Div(hn::Set(d, 2.0f), hn::Add(e, one)));
   const V s = hn::Mul(x, x);
   const V p = horner(d, s, -0.333333313f, 0.133332059f, -0.0539467633f, 0.0217007007f,
-                          -0.00817739498f, 0.00214295881f);
+                     -0.00817739498f, 0.00214295881f);
   const V near = hn::MulAdd(hn::Mul(s, x), p, x);
   return hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.625f)), near, hn::CopySign(far, x));
 }
@@ -114,13 +113,13 @@ HWY_INLINE V sigmoid_f32(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V erf_f32(D d, V x) {
   const V t = hn::Min(hn::Abs(x), hn::Set(d, 4.0f));
-  const V q = horner(d, t, 0.128649563f, 0.635146976f, 0.10624411f, -0.0237682946f,
-                          0.00364540704f, -0.000323529297f, 1.13038213e-05f);
+  const V q = horner(d, t, 0.128649563f, 0.635146976f, 0.10624411f, -0.0237682946f, 0.00364540704f,
+                     -0.000323529297f, 1.13038213e-05f);
   const V e = exp_f32(d, hn::Neg(hn::MulAdd(t, q, t)));
   const V far = hn::CopySign(hn::Sub(hn::Set(d, 1.0f), e), x);
   const V s = hn::Mul(x, x);
   const V p = horner(d, s, 0.128379166f, -0.376126349f, 0.112836957f, -0.0268593989f,
-                          0.00520103239f, -0.000814270345f, 8.3700972e-05f);
+                     0.00520103239f, -0.000814270345f, 8.3700972e-05f);
   const V near = hn::MulAdd(x, p, x);
   const V result = hn::IfThenElse(hn::Lt(t, hn::Set(d, 0.921875f)), near, far);
   return hn::IfThenElse(hn::IsNaN(x), x, result);

@@ -34,9 +34,9 @@ using Map = void (*)(const Loops& loops, const Arg* args);
 // Null where the op is not defined on these lanes. `lane` is that of the operands (of where: of the
 // chosen values, its condition is real); comparisons give `real` lanes.
 Map map_loops(Op op, Lane lane, Lane real);
-Map convert_loops(Lane from, Lane to);      // between real and i64; reals are truncated
-Map truth_loops(Lane from, Lane real);      // 1 where not 0
-Map round_loops(DType dtype, Lane lane);    // the value that `dtype` would hold, in the same lanes
+Map convert_loops(Lane from, Lane to);    // between real and i64; reals are truncated
+Map truth_loops(Lane from, Lane real);    // 1 where not 0
+Map round_loops(DType dtype, Lane lane);  // the value that `dtype` would hold, in the same lanes
 
 // Copies lanes of `bytes` (4 or 8) with any steps.
 void copy_loops(std::size_t bytes, const Loops& loops, const Arg& to, const Arg& from);
@@ -51,8 +51,8 @@ Reduce reduce_loops(Op op, Lane lane);  // sum, reduce_max, logsumexp
 using Load = void (*)(const void* from, std::int64_t step, std::int64_t n, void* to);
 Load load_run(DType from, Lane to);
 
-// n lanes, `from_step` apart, to elements of a dtype. `accumulate` adds to what is there, in the lane's
-// precision, and rounds once.
+// n lanes, `from_step` apart, to elements of a dtype. `accumulate` adds to what is there, in the
+// lane's precision, and rounds once.
 using Put = void (*)(const void* from, std::int64_t from_step, std::int64_t n, void* to,
                      std::int64_t to_step);
 Put store_run(DType to, Lane from, Store store);

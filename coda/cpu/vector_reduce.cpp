@@ -1,8 +1,8 @@
 // coda/cpu/vector_reduce.cpp: sums, maxima and logsumexp of the middle of three loops.
 //
-// The order of additions is part of the result, so it is fixed here for all SIMD targets: along memory,
-// 64 partial sums (element k goes to sum k mod 64) that are then halved; across memory, one element
-// after the other in groups of 64, the groups' sums in turn.
+// The order of additions is part of the result, so it is fixed here for all SIMD targets: along
+// memory, 64 partial sums (element k goes to sum k mod 64) that are then halved; across memory, one
+// element after the other in groups of 64, the groups' sums in turn.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -130,8 +130,8 @@ HWY_INLINE T along(const T* in, Int n, const Before& before) {
 
 // One vector of columns, `count` of them there, n elements down, `step` apart.
 template <class F, class T, class D, class Before>
-HWY_INLINE hn::Vec<D> down(D d, const T* in, Int n, Int step, std::size_t count,
-                           hn::Vec<D> start, const Before& before) {
+HWY_INLINE hn::Vec<D> down(D d, const T* in, Int n, Int step, std::size_t count, hn::Vec<D> start,
+                           const Before& before) {
   const bool whole = count == hn::Lanes(d);
   const auto element = [&](Int j) HWY_ATTR {
     const T* from = in + j * step;
@@ -210,7 +210,8 @@ const T* at(const Arg& arg, Int i, Int k) {
   return reinterpret_cast<const T*>(arg.data) + i * arg.step[0] + k * arg.step[2];
 }
 
-// Runs Row(n, inner, out, in) for each outer position, over as many inner columns as lie side by side.
+// Runs Row(n, inner, out, in) for each outer position, over as many inner columns as lie side by
+// side.
 template <class T, class Row>
 void for_each_row(const Loops& loops, const Arg& out, const Arg& in, const Row& row) {
   const bool together = loops.n[2] == 1 || (in.step[2] == 1 && out.step[2] == 1);
@@ -240,12 +241,16 @@ template <class T>
 Reduce find(Op op) {
   switch (op) {
     case Op::sum:
-    case Op::block_sum: return reduce<T, Sum>;
+    case Op::block_sum:
+      return reduce<T, Sum>;
     case Op::reduce_max:
-    case Op::block_max: return reduce<T, Largest>;
+    case Op::block_max:
+      return reduce<T, Largest>;
     case Op::logsumexp:
-    case Op::block_logsumexp: return logsumexp<T>;
-    default: return nullptr;
+    case Op::block_logsumexp:
+      return logsumexp<T>;
+    default:
+      return nullptr;
   }
 }
 

@@ -1,6 +1,8 @@
-// coda/cpu/vector_tail-inl.h: the first n lanes of a vector in memory. Included once for each target.
+// coda/cpu/vector_tail-inl.h: the first n lanes of a vector in memory. Included once for each
+// target.
 //
-// NOTE: Highway's own masked loads and stores touch whole, aligned vectors on targets without masks.
+// NOTE: Highway's own masked loads and stores touch whole, aligned vectors on targets without
+// masks.
 
 #if defined(CODA_CPU_VECTOR_TAIL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CODA_CPU_VECTOR_TAIL_INL_H_

@@ -1,4 +1,5 @@
-// coda/cpu/vector_targets.h: the SIMD targets that the backend is compiled for. Before foreach_target.h.
+// coda/cpu/vector_targets.h: the SIMD targets that the backend is compiled for. Before
+// foreach_target.h.
 //
 // On x86: SSE4, AVX2 and AVX-512. Vectors have a length that the compiler knows.
 #ifndef CODA_CPU_VECTOR_TARGETS_H_

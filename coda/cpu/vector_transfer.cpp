@@ -1,7 +1,7 @@
 // coda/cpu/vector_transfer.cpp: elements of memory to lanes and back, and rounding inside lanes.
 //
-// The dense runs of bf16, f16, f32 and the integers are SIMD loops; strides other than 1, f8, and f64
-// programs take the plain loops of core/dtype.h.
+// The dense runs of bf16, f16, f32 and the integers are SIMD loops; strides other than 1, f8, and
+// f64 programs take the plain loops of core/dtype.h.
 #include <algorithm>
 #include <cstring>
 
@@ -47,8 +47,8 @@ HWY_INLINE hn::Vec<Du> f16_bits(hn::Vec<Df> x) {
   const auto shifted = hn::Sub(a, hn::Set(du, 112u << 23));
   const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(shifted, odd), hn::Set(du, 0xfff)));
   const auto half = hn::Set(df, 0.5f);
-  const auto small = hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, a), half)),
-                             hn::BitCast(du, half));
+  const auto small =
+      hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, a), half)), hn::BitCast(du, half));
   const auto ai = hn::BitCast(Di(), a);
   const auto less = [&](std::uint32_t bound) HWY_ATTR {
     return hn::RebindMask(du, hn::Lt(ai, hn::Set(Di(), static_cast<std::int32_t>(bound))));
@@ -72,8 +72,8 @@ HWY_INLINE hn::Vec<Df> from_f16(hn::Vec<Du> bits) {
   const auto value = hn::BitCast(du, hn::Mul(hn::BitCast(df, a), hn::Set(df, 0x1p112f)));
   // Infinity and NaN: all exponent bits.
   const auto special = hn::Or(a, hn::Set(du, 0x7f800000u));
-  const auto is_special = hn::RebindMask(
-      du, hn::Gt(hn::BitCast(Di(), a), hn::Set(Di(), (0x7c00 << 13) - 1)));
+  const auto is_special =
+      hn::RebindMask(du, hn::Gt(hn::BitCast(Di(), a), hn::Set(Di(), (0x7c00 << 13) - 1)));
   return hn::BitCast(df, hn::Or(sign, hn::IfThenElse(is_special, special, value)));
 }
 
@@ -164,7 +164,8 @@ void round_half(const Loops& loops, const Arg* args) {
   const Int lanes = static_cast<Int>(hn::Lanes(df));
   for (Int i = 0; i < loops.n[0]; ++i) {
     for (Int j = 0; j < loops.n[1]; ++j) {
-      auto* out = reinterpret_cast<float*>(args[0].data) + i * args[0].step[0] + j * args[0].step[1];
+      auto* out =
+          reinterpret_cast<float*>(args[0].data) + i * args[0].step[0] + j * args[0].step[1];
       const auto* in =
           reinterpret_cast<const float*>(args[1].data) + i * args[1].step[0] + j * args[1].step[1];
       const bool whole = args[1].step[2] == 1;
