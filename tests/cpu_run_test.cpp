@@ -31,6 +31,45 @@ TEST(CpuRun, RunsInPlaceElementByElement) {
   EXPECT_EQ(std::memcmp(want[1].as<float>(), params[2].data, 70 * 40 * 4), 0);
 }
 
+// Every tensor one byte off: read and written element by element.
+TEST(CpuRun, TensorsAtOddAddresses) {
+  for (const char* text :
+       {"program p(x: f32[M, K], w: bf16[N, K], r: f32[N]) -> (y: bf16[M, N], z: f32[M, N]) {\n"
+        "  z = x @ w + r\n  y = z\n}",
+        "program p(x: f32[M, N], i: i64[M]) -> (y: +f32[K, N]) { y += scatter_sum(x, i, K) }",
+        "program p(x: f32[M, N], i: i64[K]) -> (y: f32[K, N]) { y = x[i] * 2 }"}) {
+    const Program program = program_of(text);
+    const Sizes sizes = bind_sizes(program, {{"M", 9}, {"N", 70}, {"K", 5}});
+    const std::vector<OwnedTensor> inputs = random_inputs(program, sizes, 2);
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<Tensor> params, odd;
+    const auto move = [&](const Tensor& tensor) {
+      const auto bytes = static_cast<std::size_t>(tensor.elements()) * size_of(tensor.dtype);
+      memory.emplace_back(bytes + 16);
+      Tensor moved = tensor;
+      const auto address = reinterpret_cast<std::uintptr_t>(memory.back().data());
+      moved.data = memory.back().data() + (address % 2 == 0 ? 1 : 0);
+      std::memcpy(moved.data, tensor.data, bytes);
+      return moved;
+    };
+    for (const OwnedTensor& input : inputs) {
+      params.push_back(input.tensor());
+      odd.push_back(move(input.tensor()));
+    }
+    const auto want = run_cpu(program, sizes, params);
+    std::vector<Tensor> results;
+    for (const OwnedTensor& result : want) {
+      results.push_back(move(OwnedTensor(result.tensor().dtype, result.tensor().shape).tensor()));
+    }
+    const Kernel kernel = cpu_with(2).compile(check(program), sizes);
+    const OwnedTensor scratch(DType::u8, {static_cast<std::int64_t>(kernel.scratch_bytes())});
+    kernel.run(odd, results, {scratch.as<std::byte>(), kernel.scratch_bytes()});
+    for (std::size_t r = 0; r < want.size(); ++r) {
+      EXPECT_EQ(std::memcmp(want[r].tensor().data, results[r].data, want[r].bytes()), 0) << text;
+    }
+  }
+}
+
 TEST(CpuRun, KernelsRunFromSeveralThreadsAtOnce) {
   const Program program = program_of(
       "program p(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N], s: f32[blocks(M), N]) {\n"

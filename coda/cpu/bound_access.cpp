@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "coda/cpu/plain_transfer.h"
+
 namespace coda::cpu {
 
 BoundAccess::BoundAccess(const Access& access, const BoundTensor* tensor, std::int64_t rows) {
@@ -14,7 +16,7 @@ BoundAccess::BoundAccess(const Access& access, const BoundTensor* tensor, std::i
   if (tensor != nullptr) {
     data = tensor->data;
     bytes = static_cast<std::int64_t>(size_of(tensor->dtype));
-    aligned = reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
+    aligned = is_aligned(data, tensor->dtype);
   }
   for (const Access::Offset& offset : access.offsets) {
     base_ += stride_of(offset.factor, 1) * offset.count;

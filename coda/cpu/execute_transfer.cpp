@@ -26,31 +26,6 @@ Innermost innermost(const BoundAccess& access) {
   return {access.axes.back().n, access.axes.back().stride};
 }
 
-// Elements at odd addresses go one by one through memcpy.
-void load_unaligned(DType dtype, Lane lane, const std::byte* from, std::int64_t step,
-                    std::int64_t n, std::byte* to) {
-  const auto bytes = static_cast<std::int64_t>(size_of(dtype));
-  const auto out = static_cast<std::int64_t>(lane_bytes(lane));
-  const Load load = load_run(dtype, lane);
-  for (std::int64_t k = 0; k < n; ++k) {
-    alignas(8) std::byte element[8];
-    std::memcpy(element, from + k * step * bytes, static_cast<std::size_t>(bytes));
-    load(element, 1, 1, to + k * out);
-  }
-}
-
-void store_unaligned(Put put, std::int64_t bytes, Lane lane, const std::byte* from,
-                     std::int64_t from_step, std::int64_t n, std::byte* to, std::int64_t step) {
-  const auto in = static_cast<std::int64_t>(lane_bytes(lane));
-  for (std::int64_t k = 0; k < n; ++k) {
-    alignas(8) std::byte element[8];
-    std::byte* target = to + k * step * bytes;
-    std::memcpy(element, target, static_cast<std::size_t>(bytes));
-    put(from + k * from_step * in, 1, 1, element, 1);
-    std::memcpy(target, element, static_cast<std::size_t>(bytes));
-  }
-}
-
 struct Reader {
   Reader(const BoundAccess& access, DType dtype, Lane lane)
       : access(access), dtype(dtype), lane(lane), load(load_run(dtype, lane)) {}
@@ -190,7 +165,8 @@ void TileWorker::store(const Statement& statement, std::int64_t row, std::int64_
     if (to.aligned) {
       put(in, in_step, n, out, step);
     } else {
-      store_unaligned(put, to.bytes, statement.lane, in, in_step, n, out, step);
+      store_unaligned(program_->accesses[access].dtype, statement.lane, statement.store, in,
+                      in_step, n, out, step);
     }
   };
   const auto stored = [&](std::int64_t r) {

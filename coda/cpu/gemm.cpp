@@ -9,6 +9,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <shared_mutex>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -157,6 +158,15 @@ void TileGemm::pack(const TileShape& shape, const MatrixRef& b, std::byte* to) c
 void TileGemm::turn(std::int64_t m, std::int64_t k, DType dtype, const MatrixRef& a,
                     std::byte* to) const {
   reorder(strided(m, k, dtype, a), a.data, dense(m, k, dtype), to);
+}
+
+bool TileGemm::is_fast(const TileShape& shape, const MatrixRef& a, const MatrixRef& b) const {
+  const OneThread one;
+  const auto described = Library::describe(
+      strided(shape.m, shape.k, shape.dtype, a),
+      b.packed ? library_->packed_desc(shape) : strided(shape.k, shape.n, shape.dtype, b),
+      dense(shape.m, shape.n, DType::f32), Onto::add);
+  return described && std::string(described->impl_info_str()).find("ref") == std::string::npos;
 }
 
 std::size_t TileGemm::scratch_bytes(const TileShape& shape, const MatrixRef& a,

@@ -53,6 +53,8 @@ class TileGemm {
   std::size_t packed_bytes(const TileShape& shape) const;
   void pack(const TileShape& shape, const MatrixRef& b, std::byte* to) const;
 
+  // Is there more than the library's reference loops for it?
+  bool is_fast(const TileShape& shape, const MatrixRef& a, const MatrixRef& b) const;
   // A[m, k] with k along memory.
   void turn(std::int64_t m, std::int64_t k, DType dtype, const MatrixRef& a, std::byte* to) const;
 

@@ -246,4 +246,34 @@ Map plain_round(DType dtype, Lane lane) {
   return round_integer<Int>;
 }
 
+void load_unaligned(DType from, Lane to, const std::byte* data, std::int64_t step, std::int64_t n,
+                    std::byte* lanes) {
+  const auto bytes = static_cast<Int>(size_of(from));
+  const auto lane = static_cast<Int>(lane_bytes(to));
+  const Load load = load_run(from, to);
+  for (Int k = 0; k < n; ++k) {
+    alignas(8) std::byte element[8];
+    std::memcpy(element, data + k * step * bytes, static_cast<std::size_t>(bytes));
+    load(element, 1, 1, lanes + k * lane);
+  }
+}
+
+void store_unaligned(DType to, Lane from, Store store, const std::byte* lanes,
+                     std::int64_t lane_step, std::int64_t n, std::byte* data, std::int64_t step) {
+  const auto bytes = static_cast<Int>(size_of(to));
+  const auto lane = static_cast<Int>(lane_bytes(from));
+  const Put put = store_run(to, from, store);
+  for (Int k = 0; k < n; ++k) {
+    alignas(8) std::byte element[8];
+    std::byte* target = data + k * step * bytes;
+    std::memcpy(element, target, static_cast<std::size_t>(bytes));
+    put(lanes + k * lane_step * lane, 1, 1, element, 1);
+    std::memcpy(target, element, static_cast<std::size_t>(bytes));
+  }
+}
+
+bool is_aligned(const void* data, DType dtype) {
+  return reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) == 0;
+}
+
 }  // namespace coda::cpu

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "coda/core/error.h"
+#include "coda/cpu/plain_transfer.h"
 #include "coda/cpu/vector_ops.h"
 
 namespace coda::cpu {
@@ -107,8 +108,7 @@ BoundMatrix::BoundMatrix(const MatrixView& view, const BoundTensor& tensor)
   if (inner.empty()) inner_step = 1;
   if (outer.empty())
     outer_step = inner_step == 1 ? std::max<std::int64_t>(view.inner_extent, 1) : 1;
-  const bool aligned =
-      reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(bytes) == 0;
+  const bool aligned = is_aligned(data, tensor.dtype);
   matrix = aligned && ((inner_step == 1 && outer_step >= view.inner_extent) ||
                        (outer_step == 1 && inner_step >= view.outer_extent));
 }
@@ -118,8 +118,7 @@ void BoundMatrix::copy(std::int64_t first, std::int64_t count, DType dtype, std:
   const Lane lane = dtype == DType::f64 ? Lane::f64 : Lane::f32;
   const auto in_bytes = static_cast<std::int64_t>(size_of(view->stored));
   const auto out_bytes = static_cast<std::int64_t>(size_of(dtype));
-  const bool aligned =
-      reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(in_bytes) == 0;
+  const bool aligned = is_aligned(data, view->stored);
   const Load load = load_run(view->stored, lane);
   const Put put = store_run(dtype, lane, Store::overwrite);
   constexpr std::int64_t kRun = 512;
@@ -133,12 +132,7 @@ void BoundMatrix::copy(std::int64_t first, std::int64_t count, DType dtype, std:
       if (aligned) {
         load(from, step, part, lanes);
       } else {
-        const auto lane_size = static_cast<std::int64_t>(lane_bytes(lane));
-        for (std::int64_t i = 0; i < part; ++i) {
-          alignas(8) std::byte element[8];
-          std::copy_n(from + i * step * in_bytes, in_bytes, element);
-          load(element, 1, 1, lanes + i * lane_size);
-        }
+        load_unaligned(view->stored, lane, from, step, part, lanes);
       }
       for (const DType cast : view->view.casts) {
         const Arg args[2] = {{lanes, {0, 0, 1}}, {lanes, {0, 0, 1}}};
@@ -195,6 +189,20 @@ Products::Products(const Frame& frame, const Cut& rows, const Cut& columns, Lane
   worker_bytes_ = left_panel_ + right_panel_ + library_scratch_;
 }
 
+// Has the library a fast kernel on packed weights for every tile, tails included?
+bool Products::packs_well(std::int64_t k, DType dtype) const {
+  const std::int64_t row_tail = rows_.tail(), column_tail = columns_.tail();
+  for (const std::int64_t n : {columns_.size, column_tail}) {
+    if (gemm_->packed_bytes({rows_.size, n, k, dtype}) == 0) return false;
+    for (const std::int64_t m : {rows_.size, row_tail}) {
+      if (!gemm_->is_fast({m, n, k, dtype}, {nullptr, k, 1, false}, {nullptr, 0, 0, true})) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 void Products::add_term(const Frame& frame, const Accumulator::Term& source, Lane real,
                         std::vector<std::string>& notes) {
   const Program& program = frame.program();
@@ -213,8 +221,8 @@ void Products::add_term(const Frame& frame, const Accumulator::Term& source, Lan
   const bool turned = left.inner_step != 1;
   const bool left_direct =
       as_it_lies(left, term.dtype) && (!turned || !library || columns_.extent < kTurnColumns);
-  const bool pack_right =
-      !empty && library && rows_.extent >= kPackRows && !(left_direct && turned);
+  bool pack_right = !empty && library && rows_.extent >= kPackRows && !(left_direct && turned);
+  if (pack_right) pack_right = packs_well(term.k, term.dtype);
 
   // A region that another term packs already, or a fresh one.
   const auto region = [&](Value value, bool is_left, std::size_t panel, std::int64_t panels,

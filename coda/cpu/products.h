@@ -78,6 +78,7 @@ class Products {
     std::int64_t k = 0;
     bool leads_left = true, leads_right = true;  // packs its region; false: another term does
   };
+  bool packs_well(std::int64_t k, DType dtype) const;
   void add_term(const Frame& frame, const Accumulator::Term& term, Lane real,
                 std::vector<std::string>& notes);
 

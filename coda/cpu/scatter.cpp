@@ -13,6 +13,7 @@
 #include "coda/core/pool.h"
 #include "coda/cpu/bound_access.h"
 #include "coda/cpu/lower.h"
+#include "coda/cpu/plain_transfer.h"
 
 namespace coda::cpu {
 namespace {
@@ -60,7 +61,7 @@ Digits digits(const std::vector<Factor>& wanted, const std::vector<Factor>& fact
 }
 
 // starts[v] … starts[v + 1]: the positions, in `order`, of the ids that are v.
-void sort_ids(const Scatter& scatter, const Tensor& ids, Int* starts, Int* order) {
+void sort_ids(const Scatter& scatter, const Tensor& ids, Int* starts, Int* next, Int* order) {
   const std::vector<Factor> factors = factors_of(scatter.ids);
   const Digits places =
       digits(factors, factors, factor_strides(scatter.ids, ids, scatter.sizes), scatter.sizes);
@@ -75,10 +76,9 @@ void sort_ids(const Scatter& scatter, const Tensor& ids, Int* starts, Int* order
     if (const Int id = id_at(i); valid(id)) ++starts[id + 1];
   }
   for (Int v = 0; v < scatter.rows; ++v) starts[v + 1] += starts[v];
-  // Fill from the back, so that starts end where they should and equal ids stay in order.
-  std::vector<Int> next(starts, starts + scatter.rows);
+  std::copy(starts, starts + scatter.rows, next);
   for (Int i = 0; i < scatter.id_count; ++i) {
-    if (const Int id = id_at(i); valid(id)) order[next[static_cast<std::size_t>(id)]++] = i;
+    if (const Int id = id_at(i); valid(id)) order[next[id]++] = i;
   }
 }
 
@@ -88,9 +88,10 @@ void run(const Scatter& scatter, std::span<const Tensor> params, std::span<const
   const Tensor& ids = params[static_cast<std::size_t>(scatter.ids_param)];
   const Tensor& result = results[0];
   auto* starts = reinterpret_cast<Int*>(scratch.data());
-  Int* order = starts + scatter.rows + 1;
+  Int* next = starts + scatter.rows + 1;
+  Int* order = next + scatter.rows;
   std::byte* sums = reinterpret_cast<std::byte*>(order + scatter.id_count);
-  sort_ids(scatter, ids, starts, order);
+  sort_ids(scatter, ids, starts, next, order);
 
   const std::vector<Factor> value_factors = factors_of(scatter.values);
   const std::vector<Factor> result_factors = factors_of(scatter.result);
@@ -107,6 +108,7 @@ void run(const Scatter& scatter, std::span<const Tensor> params, std::span<const
   const Int run_length = scatter.kept.empty() ? 1 : kept_from.extents.back();
   const Int from_step = scatter.kept.empty() ? 1 : kept_from.strides.back();
   const Int to_step = scatter.kept.empty() ? 1 : kept_to.strides.back();
+  const bool aligned = is_aligned(values.data, values.dtype);
   const Load load = load_run(values.dtype, scatter.lane);
   const Put put = store_run(result.dtype, scatter.lane, scatter.store);
   const Map add = map_loops(Op::add, scatter.lane, scatter.lane);
@@ -121,16 +123,26 @@ void run(const Scatter& scatter, std::span<const Tensor> params, std::span<const
       for (Int p = starts[v]; p < starts[v + 1]; ++p) {
         const Int base = source.at(order[p]);
         for (Int k = 0; k < scatter.width; k += run_length) {
-          load(static_cast<const std::byte*>(values.data) + (base + kept_from.at(k)) * in_bytes,
-               from_step, run_length, row + k * lane);
+          const std::byte* in =
+              static_cast<const std::byte*>(values.data) + (base + kept_from.at(k)) * in_bytes;
+          if (aligned) {
+            load(in, from_step, run_length, row + k * lane);
+          } else {
+            load_unaligned(values.dtype, scatter.lane, in, from_step, run_length, row + k * lane);
+          }
         }
         const Arg args[3] = {{sum, {0, 0, 1}}, {sum, {0, 0, 1}}, {row, {0, 0, 1}}};
         add(Loops{{1, 1, scatter.width}}, args);
       }
       for (Int k = 0; k < scatter.width; k += run_length) {
-        put(sum + k * lane, 1, run_length,
-            static_cast<std::byte*>(result.data) + (target.at(v) + kept_to.at(k)) * out_bytes,
-            to_step);
+        std::byte* out =
+            static_cast<std::byte*>(result.data) + (target.at(v) + kept_to.at(k)) * out_bytes;
+        if (is_aligned(result.data, result.dtype)) {
+          put(sum + k * lane, 1, run_length, out, to_step);
+        } else {
+          store_unaligned(result.dtype, scatter.lane, scatter.store, sum + k * lane, 1, run_length,
+                          out, to_step);
+        }
       }
     }
   });
@@ -173,7 +185,7 @@ Kernel compile_scatter(const Checked& checked, const Sizes& sizes, int threads) 
   const DType on_chip = program.type(node.results[0]).dtype;
   scatter.lane =
       is_integer(on_chip) && is_integer(scatter.result.dtype) ? Lane::i64 : real_lane(program);
-  const std::size_t bytes = static_cast<std::size_t>(scatter.rows + 1 + scatter.id_count) * 8 +
+  const std::size_t bytes = static_cast<std::size_t>(2 * scatter.rows + 1 + scatter.id_count) * 8 +
                             static_cast<std::size_t>(threads) * 2 *
                                 static_cast<std::size_t>(scatter.width) * lane_bytes(scatter.lane) +
                             64;
