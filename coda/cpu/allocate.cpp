@@ -77,8 +77,8 @@ std::int64_t place(std::vector<Buffer>& buffers, const std::vector<Statement>& l
   return end;
 }
 
-// A result's memory may serve as the buffer of its value, if nothing reads a parameter after the
-// value is made: the caller may have bound both to the same memory.
+// A result's memory may serve as the buffer of its value. Where parameters are read after the value
+// is made, only if no parameter shares that memory, which a run knows.
 void allow_aliases(const TileProgram& program, std::vector<Statement>& list, std::int64_t rows,
                    std::int64_t columns) {
   std::map<int, std::size_t> made;
@@ -118,9 +118,11 @@ void allow_aliases(const TileProgram& program, std::vector<Statement>& list, std
     const auto maker = made.find(buffer);
     statement.may_alias = statement.may_alias && b.kind == Buffer::Kind::group && native &&
                           covers && b.elements >= 16 && statement.store == Store::overwrite &&
-                          statement.mask < 0 && maker != made.end() && maker->second >= last_read &&
+                          statement.mask < 0 && maker != made.end() &&
                           std::ranges::find(taken, buffer) == taken.end();
-    if (statement.may_alias) taken.push_back(buffer);
+    if (!statement.may_alias) continue;
+    taken.push_back(buffer);
+    statement.reads_follow = maker->second < last_read;
   }
 }
 

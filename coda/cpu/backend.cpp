@@ -143,6 +143,26 @@ std::string note_of(const Compiled& compiled) {
 
 // ---- one run ----
 
+// The addresses of a tensor, from the first byte to past the last.
+std::pair<std::uintptr_t, std::uintptr_t> memory_of(const Tensor& tensor) {
+  std::int64_t low = 0, high = 0;
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+    if (tensor.shape[d] == 0) return {0, 0};
+    const std::int64_t reach = (tensor.shape[d] - 1) * tensor.strides[d];
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
+  const auto data = reinterpret_cast<std::uintptr_t>(tensor.data);
+  return {data + static_cast<std::uintptr_t>(low * bytes),
+          data + static_cast<std::uintptr_t>((high + 1) * bytes)};
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto [a_begin, a_end] = memory_of(a);
+  const auto [b_begin, b_end] = memory_of(b);
+  return a_begin < b_end && b_begin < a_end;
+}
+
 class Run {
  public:
   Run(const Compiled& compiled, std::span<const Tensor> params, std::span<const Tensor> results,
@@ -183,10 +203,14 @@ class Run {
     }
     const auto add = [&](const Type& type, const Tensor& tensor) {
       tensors_.push_back({static_cast<std::byte*>(tensor.data), tensor.dtype,
-                          factor_strides(type, tensor, compiled_.sizes)});
+                          factor_strides(type, tensor, compiled_.sizes), false});
     };
     for (std::size_t p = 0; p < params.size(); ++p) add(program.params()[p].type, params[p]);
-    for (std::size_t r = 0; r < results.size(); ++r) add(program.results()[r].type, results[r]);
+    for (std::size_t r = 0; r < results.size(); ++r) {
+      add(program.results()[r].type, results[r]);
+      tensors_.back().alone = std::ranges::none_of(
+          params, [&](const Tensor& param) { return overlap(param, results[r]); });
+    }
   }
 
   std::byte* worker_scratch(int worker) const {

@@ -15,6 +15,7 @@ BoundAccess::BoundAccess(const Access& access, const BoundTensor* tensor, std::i
   };
   if (tensor != nullptr) {
     data = tensor->data;
+    alone = tensor->alone;
     bytes = static_cast<std::int64_t>(size_of(tensor->dtype));
     aligned = is_aligned(data, tensor->dtype);
   }

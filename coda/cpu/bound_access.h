@@ -15,6 +15,7 @@ struct BoundTensor {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
   std::vector<std::int64_t> strides;
+  bool alone = false;  // a result that shares no memory with any parameter
 };
 
 // Offsets are in elements.
@@ -35,6 +36,7 @@ class BoundAccess {
   std::byte* data = nullptr;
   std::int64_t bytes = 0;  // of an element
   bool aligned = true;     // to the element's size
+  bool alone = false;      // BoundTensor::alone
   bool packed = false;     // the axes lie in the tensor as in the buffer
   std::int64_t elements = 1;
   std::vector<Axis> axes;  // neighbours merged; empty: one element

@@ -112,6 +112,7 @@ void TileWorker::direct_stores(std::int64_t row, std::int64_t rows) {
   for (const Statement& statement : program_->row_statements) {
     if (statement.kind != Statement::Kind::store || !statement.may_alias) continue;
     const BoundAccess& to = bound(statement.access);
+    if (statement.reads_follow && !to.alone) continue;
     const TileAccess& tile = accesses_[static_cast<std::size_t>(statement.access)];
     if (!to.packed || !to.aligned || !to.all_rows() || to.run(row) < rows || !tile.owns) continue;
     const auto buffer = static_cast<std::size_t>(statement.slots[0].buffer);

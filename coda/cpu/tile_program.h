@@ -122,8 +122,9 @@ struct Statement {
 
   double number = 0;  // constant
   std::int64_t integer = 0;
-  int access = -1;         // load, store, position, uniform, gather
-  bool may_alias = false;  // load, store: the buffer may be the tensor's own memory
+  int access = -1;            // load, store, position, uniform, gather
+  bool may_alias = false;     // load, store: the buffer may be the tensor's own memory
+  bool reads_follow = false;  // a store that may alias: parameters are read after its value is made
   Store store = Store::overwrite;
   int mask = -1;            // store: the buffer of 0 / 1 that says which rows this tile stores
   std::vector<Map> rounds;  // load: explicit casts of the element
