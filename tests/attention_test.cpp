@@ -314,6 +314,21 @@ TEST(Attention, ARowThatSeesNoKeyIsZero) {
   }
 }
 
+// Its weight is 1 whatever q and k are. No remainder at all: large q and k would multiply it.
+TEST(Attention, AQueryThatSeesOneKeyHasNoGradient) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    const AttentionSizes n{1, 2, 1, 70, 70, 24, 80};
+    const Call call({n, options(true, 1, 0, n.width), dtype}, Layout::tokens, 4);
+    call.run(1);
+    for (std::int64_t i = 0; i < n.queries; ++i) {
+      for (std::int64_t e = 0; e < n.width; ++e) {
+        EXPECT_EQ(call.dq(0, 1, i, e), 0) << name_of(dtype);
+        EXPECT_EQ(call.dk(0, 0, i, e), 0) << name_of(dtype);
+      }
+    }
+  }
+}
+
 TEST(Attention, SurvivesScoresThatOverflowExp) {
   Call call({{1, 1, 1, 70, 70, 16, 16}, options(true, 0, 0, 16), DType::f32}, Layout::tokens, 3);
   auto* q = reinterpret_cast<float*>(call.q.memory.data());

@@ -27,13 +27,24 @@ using D = hn::CappedTag<float, 16>;
 using V = hn::Vec<D>;
 constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(D()));
 
-HWY_INLINE float Dot(std::int64_t n, const float* a, const float* b) {
-  const D d;
-  V sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
+// to[r] = Σ_i a[r][i] · b[r][i], term after term as Gemm does: a row of b that is a row of Gemm's
+// right operand gives the same bits. Rows are side by side because one alone waits for its sums.
+template <int kRows>
+HWY_INLINE void DotRows(std::int64_t n, const float* a, const float* b, std::int64_t stride,
+                        float* to) {
+  const hn::CappedTag<float, 1> d1;
+  hn::Vec<decltype(d1)> sum[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) sum[r] = hn::Zero(d1);
+  for (std::int64_t i = 0; i < n; ++i) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      sum[r] = hn::MulAdd(hn::LoadU(d1, a + r * stride + i), hn::LoadU(d1, b + r * stride + i),
+                          sum[r]);
+    }
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) to[r] = hn::GetLane(sum[r]);
 }
 
 // from[i * stride] for i < n, as f32.

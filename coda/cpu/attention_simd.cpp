@@ -156,6 +156,19 @@ void GradRow(const Scores& scores, std::int64_t row, float lse, float dot, float
   }
 }
 
+// dot[r] = ⟨do, o⟩ of each row.
+// NOTE: where a query sees one key, or one outweighs the rest, o is that v and do·v - ⟨do, o⟩ must
+// be 0: another order of summation would leave a remainder, which large k and q then multiply.
+void Dots(std::int64_t count, std::int64_t values, const float* d_o, const float* o,
+          std::int64_t stride, float* dot) {
+  constexpr int kSideBySide = 8;
+  std::int64_t r = 0;
+  for (; r + kSideBySide <= count; r += kSideBySide) {
+    DotRows<kSideBySide>(values, d_o + r * stride, o + r * stride, stride, dot + r);
+  }
+  for (; r < count; ++r) DotRows<1>(values, d_o + r * stride, o + r * stride, stride, dot + r);
+}
+
 void ScaleRow(std::int64_t padded, float by, float* row) {
   const D d;
   for (std::int64_t c = 0; c < padded; c += kLanes) {
@@ -279,8 +292,8 @@ void AttendGrad(const AttentionArguments& a, std::int64_t batch, std::int64_t ke
     Pack(a.o, batch, head, first, count, values, o);
     Pack(a.d_o, batch, head, first, count, values, d_o);
     std::fill(dq, dq + count * at.width, 0.0f);
+    Dots(count, values, d_o, o, at.value_width, dot);
     for (std::int64_t r = 0; r < count; ++r) {
-      dot[r] = Dot(at.value_width, o + r * at.value_width, d_o + r * at.value_width);
       lse[r] = static_cast<float>(load(a.lse.dtype, element(a.lse, batch, head, first + r), 0));
       if (lse[r] == -kInfinity) lse[r] = 0;  // sees no key: every score is -inf and p is 0
     }
