@@ -1,6 +1,6 @@
 // tests/cpu_run_test.cpp: the CPU backend's runs: shared memory, threads, limits of the maps,
 // notes.
-#include "cpu_programs.h"
+#include "tests/cpu_programs.h"
 
 #include <gtest/gtest.h>
 

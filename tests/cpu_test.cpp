@@ -2,7 +2,7 @@
 //
 // The case table (cases_test.cpp) runs the library's programs; here is what they do not reach:
 // every op, every operand order, tile edges, threads, memory that is shared or misaligned.
-#include "cpu_programs.h"
+#include "tests/cpu_programs.h"
 
 #include <gtest/gtest.h>
 

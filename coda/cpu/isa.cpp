@@ -5,9 +5,9 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
+#include <hwy/highway.h>
 #include "coda/core/error.h"
 #include "coda/core/flags.h"
-#include "hwy/highway.h"
 
 namespace coda::cpu {
 namespace {

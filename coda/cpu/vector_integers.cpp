@@ -8,9 +8,10 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "coda/cpu/vector_integers.cpp"
 #include "coda/cpu/vector_targets.h"
-#include "hwy/foreach_target.h"
+// After the targets.
+#include <hwy/foreach_target.h>
 // After foreach_target.h.
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options

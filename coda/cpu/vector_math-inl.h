@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace coda::cpu::HWY_NAMESPACE {

@@ -10,12 +10,14 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "coda/cpu/vector_reduce.cpp"
 #include "coda/cpu/vector_targets.h"
-#include "hwy/foreach_target.h"
+// After the targets.
+#include <hwy/foreach_target.h>
 // After foreach_target.h.
+#include <hwy/highway.h>
+
 #include "coda/cpu/vector_math-inl.h"
 #include "coda/cpu/vector_ops.h"
 #include "coda/cpu/vector_tail-inl.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coda::cpu::HWY_NAMESPACE {

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "hwy/highway.h"
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace coda::cpu::HWY_NAMESPACE {
