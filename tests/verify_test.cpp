@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "coda/reference/reference.h"
+#include "coda/reference/tolerance.h"
 #include "tests/verify_executors.h"
 
 namespace coda {
@@ -337,6 +338,47 @@ TEST(Verify, AnAttentionGradientGetsTheStatisticsOfItsInputs) {
   EXPECT_NEAR(drawn[5].as<double>()[0], std::log(sum), 1e-12);
   EXPECT_LT(std::abs(query[0]), 10);                  // an exponential is taken of its product
   EXPECT_GT(std::abs(drawn[3].as<double>()[0]), 10);  // not of the values
+}
+
+// The verdict on y = sum(x, K), f16[M], whose elements are `exact`, of the naive sequence `naive`.
+Verdict judged(const std::vector<double>& exact, const std::vector<double>& naive,
+               const std::vector<double>& got) {
+  const auto m = static_cast<std::int64_t>(exact.size());
+  const Sizes sizes = {{"M", m}, {"K", 256}};
+  const Type type{DType::f16, {D("M")}};
+  Builder b("sums", Program::Kind::program);
+  const Value x = b.param("x", {DType::f16, {D("M"), D("K")}});
+  b.result("y", type, b.op(Op::sum, {x}, {.axis = D("K")}));
+  const Program program = std::move(b).finish();
+  Errors errors(program, sizes, program.results()[0]);
+  const OwnedTensor memory(DType::f16, {m});
+  for (std::int64_t i = 0; i < m; ++i) {
+    store(DType::f16, memory.tensor().data, i, got[static_cast<std::size_t>(i)]);
+  }
+  const auto array = [&](const std::vector<double>& data) {
+    return reference::Array{.type = type, .extents = {m}, .data = data};
+  };
+  errors.add(array(exact), array(naive), {memory.as<std::byte>(), memory.bytes()});
+  return errors.verdict();
+}
+
+TEST(Verify, WhereMostOverflowsKindsAreCounted) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> exact(100, -1e6);
+  std::vector<double> naive(100, -infinity), got(100, -infinity);
+  std::fill_n(naive.begin(), 20, std::nan(""));  // it met inf - inf
+  std::fill_n(got.begin(), 15, infinity);          // one of the two infinities only
+  EXPECT_TRUE(judged(exact, naive, got).passed);
+  std::fill_n(got.begin(), 60, infinity);
+  EXPECT_FALSE(judged(exact, naive, got).passed);
+  EXPECT_FALSE(judged(exact, naive, std::vector<double>(100, 65504)).passed);
+}
+
+TEST(Verify, TermsThatUnderflowMayAddUp) {
+  const double step = 0x1p-24;  // of f16's subnormal numbers
+  const std::vector<double> exact(100, 40 * step);
+  EXPECT_TRUE(judged(exact, exact, std::vector<double>(100, 43 * step)).passed);
+  EXPECT_FALSE(judged(exact, exact, std::vector<double>(100, 60 * step)).passed);
 }
 
 TEST(Verify, TheTableNamesTheReason) {

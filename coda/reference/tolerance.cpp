@@ -95,6 +95,10 @@ bool same_kind(double a, double b) {
   return a == b;  // infinities with their sign
 }
 
+bool differ_in_kind(double a, double b) {
+  return !(std::isfinite(a) && std::isfinite(b)) && !same_kind(a, b);
+}
+
 // Whether `got` may stand where one of the three is not finite.
 bool kind_fits(DType dtype, double truth, double naive, double got) {
   const double stored = round_to(dtype, truth);
@@ -147,7 +151,7 @@ Errors::Errors(const Program& program, const Sizes& sizes, const Result& result)
   const double on_chip = f64 ? 64 * precision(DType::f64).roundoff : precision(DType::f32).roundoff;
   slack_ = on_chip * (8 + std::sqrt(length));
   roundoff_ = precision(result.type.dtype).roundoff;
-  least_ = precision(result.type.dtype).least;
+  least_ = precision(result.type.dtype).least * std::sqrt(length);  // a sum's terms underflow each
   from_floats_ = depends_on_floats(program, result.value);
 }
 
@@ -194,14 +198,17 @@ void Errors::add_discrete(const Array& exact, const Array& naive, std::span<cons
 void Errors::add_floats(const Array& exact, const Array& naive, std::span<const double> got) {
   const DType dtype = result_.type.dtype;
   double norm = 0, error = 0, naive_error = 0, largest = 0, worst = 0, naive_worst = 0;
-  double compared = 0;
+  double compared = 0, kinds = 0, naive_kinds = 0;  // that are not the truth's
   std::size_t worst_at = 0;
+  std::string misfit;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double truth = exact.data[i], stored = round_to(dtype, truth), plain = naive.data[i];
     if (!std::isfinite(stored) || !std::isfinite(plain) || !std::isfinite(got[i])) {
-      if (!kind_fits(dtype, truth, plain, got[i])) {
-        fail(place(result_, exact, i) + " is " + number(got[i]) + ", the truth is " +
-             number(truth) + ", the naive sequence has " + number(plain));
+      kinds += differ_in_kind(got[i], stored) ? 1 : 0;
+      naive_kinds += differ_in_kind(plain, stored) ? 1 : 0;
+      if (misfit.empty() && !kind_fits(dtype, truth, plain, got[i])) {
+        misfit = place(result_, exact, i) + " is " + number(got[i]) + ", the truth is " +
+                 number(truth) + ", the naive sequence has " + number(plain);
       }
       continue;
     }
@@ -217,8 +224,15 @@ void Errors::add_floats(const Array& exact, const Array& naive, std::span<const 
       worst_at = i;
     }
   }
-  // What few elements survive an overflow are sums that happened to cancel: kinds only.
-  if (2 * compared < static_cast<double>(got.size())) return;
+  // What few elements survive an overflow are sums that happened to cancel, and the signs of the
+  // infinite ones hang on which terms overflowed: only how many kinds are wrong counts.
+  if (2 * compared < static_cast<double>(got.size())) {
+    kinds_ += kinds;
+    naive_kinds_ += naive_kinds;
+    if (misfit_.empty()) misfit_ = misfit;
+    return;
+  }
+  if (!misfit.empty()) fail(misfit);
   compared_ += compared;
   norm = std::sqrt(norm);
   const auto above_least = [&](double x, double count) {
@@ -242,7 +256,9 @@ Verdict Errors::verdict() const {
                   .naive_error = median(naive_errors_),
                   .worst_ratio = ratio(worst_, naive_worst_),
                   .why = why_};
-  if (why_.empty() && is_float(result_.type.dtype) && !errors_.empty()) {
+  const double kinds_allowed = naive_kinds_ + kNoise * std::sqrt(naive_kinds_ + 1);
+  if (why_.empty() && kinds_ > kinds_allowed) verdict.why = misfit_;
+  if (verdict.why.empty() && is_float(result_.type.dtype) && !errors_.empty()) {
     const double few = 1 / std::sqrt(std::max(compared_, 1.0)), noise = kNoise * few;
     const double slack = slack_ + roundoff_ * few;
     const double bound = (kNormFactor + noise) * verdict.naive_error + slack;

@@ -16,8 +16,10 @@ namespace coda {
 std::string place(const Result& result, const reference::Array& array, std::size_t index);
 
 // The errors of one result over all seeds. Floats: by norm, and by worst element, both relative to
-// the truth; where a dtype underflows, below its least number nothing counts. Integers and bools:
-// the share of elements that differ.
+// the truth; where a dtype underflows, its least number counts for nothing, nor does what it adds up
+// to in a sum whose terms underflow. A result that mostly overflows: how many elements are NaN or
+// infinite and should not be, or the other way round. Integers and bools: the share of elements
+// that differ.
 class Errors {
  public:
   Errors(const Program& program, const Sizes& sizes, const Result& result);
@@ -42,6 +44,8 @@ class Errors {
   double roundoff_ = 0;  // relative: of the declared dtype
   double least_ = 0;     // absolute, an element
   double compared_ = 0;  // elements, over all seeds
+  double kinds_ = 0, naive_kinds_ = 0;  // of a wrong kind, where most overflows
+  std::string misfit_;                  // the first of them
   bool from_floats_ = false;
   std::vector<double> errors_, naive_errors_;  // one a seed
   double worst_ = 0, naive_worst_ = 0;         // relative to the largest element of the truth
