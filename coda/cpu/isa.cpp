@@ -1,11 +1,12 @@
 // coda/cpu/isa.cpp: CODA_ISA to Highway's and oneDNN's own switches.
 #include "coda/cpu/isa.h"
 
+#include <hwy/highway.h>
+
 #include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
-#include <hwy/highway.h>
 #include "coda/core/error.h"
 #include "coda/core/flags.h"
 
