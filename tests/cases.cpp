@@ -1,5 +1,5 @@
 // tests/cases.cpp: reads the case table.
-#include "cases.h"
+#include "tests/cases.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 //
 // Programs run as one kernel; blocks, and the gradients of both, run as the schedule that rewrite
 // makes.
-#include "cases.h"
+#include "tests/cases.h"
 
 #include <gtest/gtest.h>
 
