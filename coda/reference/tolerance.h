@@ -16,9 +16,9 @@ namespace coda {
 std::string place(const Result& result, const reference::Array& array, std::size_t index);
 
 // The errors of one result over all seeds. Floats: by norm, and by worst element, both relative to
-// the truth; where a dtype underflows, its least number counts for nothing, nor does what it adds up
-// to in a sum whose terms underflow. A result that mostly overflows: how many elements are NaN or
-// infinite and should not be, or the other way round. Integers and bools: the share of elements
+// the truth; where a dtype underflows, its least number counts for nothing, nor does what it adds
+// up to in a sum whose terms underflow. A result that mostly overflows: how many elements are NaN
+// or infinite and should not be, or the other way round. Integers and bools: the share of elements
 // that differ.
 class Errors {
  public:
