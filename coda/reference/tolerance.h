@@ -40,10 +40,10 @@ class Errors {
                     std::span<const double> got);
 
   const Result& result_;
-  double slack_ = 0;     // relative: the unit roundoff of on-chip sums
-  double roundoff_ = 0;  // relative: of the declared dtype
-  double least_ = 0;     // absolute, an element
-  double compared_ = 0;  // elements, over all seeds
+  double slack_ = 0;                    // relative: the unit roundoff of on-chip sums
+  double roundoff_ = 0;                 // relative: of the declared dtype
+  double least_ = 0;                    // absolute, an element
+  double compared_ = 0;                 // elements, over all seeds
   double kinds_ = 0, naive_kinds_ = 0;  // of a wrong kind, where most overflows
   std::string misfit_;                  // the first of them
   bool from_floats_ = false;
