@@ -2,6 +2,7 @@
 #include "cli/inputs.h"
 
 #include <charconv>
+#include <cmath>
 #include <map>
 
 #include "cli/sources.h"
@@ -44,7 +45,12 @@ bool number_from(const std::string& text, double& number) {
   return error == std::errc() && stop == text.data() + text.size();
 }
 
-OwnedTensor scalar(DType dtype, double number) {
+OwnedTensor scalar(const std::string& name, DType dtype, double number) {
+  if (is_integer(dtype) && number != std::trunc(number)) {
+    throw ProgramError("the input `" + name + "` is " + std::string(name_of(dtype)) +
+                           ", which holds whole numbers only",
+                       "give a whole number");
+  }
   OwnedTensor tensor(dtype, {});
   store(dtype, tensor.tensor().data, 0, number);
   return tensor;
@@ -116,9 +122,9 @@ BoundInputs bind_inputs(const Program& program, const std::vector<std::string>& 
     auto [name, source] = assignment_from(entry);
     if (std::ranges::find(known, name) == known.end()) {
       const std::string near = nearest(name, known);
-      throw ProgramError(
-          "`" + program.name() + "` has no parameter `" + name + "`",
-          near.empty() ? "see its parameters: coda print" : "did you mean `" + near + "`?");
+      throw ProgramError("`" + program.name() + "` has no parameter or dimension `" + name + "`",
+                         near.empty() ? "see its parameters and their dimensions: coda print"
+                                      : "did you mean `" + near + "`?");
     }
     if (!sources.emplace(name, source).second) {
       throw ProgramError("the input `" + name + "` is given twice", "give it once");
@@ -144,7 +150,7 @@ BoundInputs bind_inputs(const Program& program, const std::vector<std::string>& 
             "the input `" + name + "` is a number, but the program wants " + type.text(),
             "give a .npy or .safetensors file, or `random`");
       }
-      inputs.owned.push_back(scalar(type.dtype, number));
+      inputs.owned.push_back(scalar(name, type.dtype, number));
       inputs.views[p] = inputs.owned.back().tensor();
     } else {
       inputs.owned.push_back(read_tensor(name, found->second));
@@ -167,6 +173,10 @@ BoundInputs bind_inputs(const Program& program, const std::vector<std::string>& 
   for (std::size_t i = 0; i < program.results().size(); ++i) {
     const auto found = sources.find(program.results()[i].name);
     if (found == sources.end() || program.results()[i].store != Store::accumulate) continue;
+    if (double number = 0; found->second == "random" || number_from(found->second, number)) {
+      throw ProgramError("the accumulating result `" + found->first + "` starts from a file or 0",
+                         "give a .npy or .safetensors file, or leave it out: it starts from 0");
+    }
     inputs.owned.push_back(read_tensor(found->first, found->second));
     inputs.before[i] = inputs.owned.back().tensor();
   }

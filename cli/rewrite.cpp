@@ -3,6 +3,7 @@
 
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/sources.h"
@@ -36,6 +37,16 @@ std::vector<std::pair<std::string, Program>> phases(const Options& options) {
   return {{"forward", std::move(training.forward)}, {"backward", std::move(training.backward)}};
 }
 
+// The gradient may lack a dimension of its block; a size of it is no mistake there.
+Sizes sizes_for(const std::string& phase, const Program& block, const Options& options) {
+  Sizes sizes = sizes_from(options.sizes);
+  if (phase == "backward") {
+    const std::set<std::string> names = dimensions_of(block);
+    std::erase_if(sizes, [&](const auto& size) { return !names.contains(size.first); });
+  }
+  return complete_sizes(block, sizes, kDefaultSize);
+}
+
 std::string line(const Cost& cost) {
   char text[160];
   std::snprintf(text, sizeof text, "%-40s %-7s %12.3f MB read %12.3f MB written %14.3f MFLOP\n",
@@ -62,11 +73,9 @@ void run_rewrite(const Options& options) {
   for (const auto& [phase, block] : phases(options)) {
     const Schedule schedule = rewrite(block).schedule;
     const Ledger costs =
-        needs_sizes
-            ? ledger(schedule, complete_sizes(block, sizes_from(options.sizes), kDefaultSize))
-            : Ledger{};
+        needs_sizes ? ledger(schedule, sizes_for(phase, block, options)) : Ledger{};
     if (needs_sizes) {
-      const Sizes sizes = complete_sizes(block, sizes_from(options.sizes), kDefaultSize);
+      const Sizes sizes = sizes_for(phase, block, options);
       add(total, costs.total);
       add(unfused_total, ledger(unfused(block), sizes).total);
     }
@@ -110,7 +119,7 @@ void run_rewrite(const Options& options) {
 void run_explain(const Options& options) {
   nlohmann::json reports = nlohmann::json::array();
   for (const auto& [phase, block] : phases(options)) {
-    const Sizes sizes = complete_sizes(block, sizes_from(options.sizes), kDefaultSize);
+    const Sizes sizes = sizes_for(phase, block, options);
     if (options.json) {
       nlohmann::json report = explain_json(block, sizes);
       report["phase"] = phase;

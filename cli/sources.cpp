@@ -26,7 +26,10 @@ Sizes sizes_from(const std::vector<std::string>& assignments) {
     if (number < 0) {
       throw ProgramError("`" + text + "` is not a size", "write --size NAME=NUMBER, like M=128");
     }
-    sizes[text.substr(0, equals)] = number;
+    const std::string name = text.substr(0, equals);
+    if (!sizes.emplace(name, number).second) {
+      throw ProgramError("the size `" + name + "` is given twice", "give it once");
+    }
   }
   return sizes;
 }
@@ -40,6 +43,14 @@ std::set<std::string> dimensions_of(const Program& program) {
 }
 
 Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise) {
+  const std::set<std::string> names = dimensions_of(program);
+  for (const auto& [name, size] : given) {
+    if (names.contains(name)) continue;
+    std::string all;
+    for (const std::string& each : names) all += (all.empty() ? "" : ", ") + each;
+    throw ProgramError("`" + program.name() + "` has no dimension `" + name + "`",
+                       "name one of: " + all);
+  }
   // A name that is never a whole dimension counts heads or sequences: a few are enough.
   constexpr std::int64_t kFew = 2;
   std::set<std::string> whole;
@@ -52,7 +63,7 @@ Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise
       }
     }
   }
-  for (const std::string& name : dimensions_of(program)) {
+  for (const std::string& name : names) {
     // What is given may already decide the name; then a default would contradict it.
     try {
       return bind_sizes(program, given);

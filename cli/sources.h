@@ -21,7 +21,8 @@ Sizes sizes_from(const std::vector<std::string>& assignments);
 std::set<std::string> dimensions_of(const Program& program);
 
 // Sizes of all names of `program`: those given, those that follow from them, and for the rest
-// `otherwise`, or 2 where the name only counts parts of dimensions (heads, sequences).
+// `otherwise`, or 2 where the name only counts parts of dimensions (heads, sequences). Throws
+// ProgramError where a given name is none of the program's.
 Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise);
 
 // "a,b" → {"a", "b"}; empty → {}.
