@@ -1,12 +1,16 @@
 // cli/verify.cpp: a backend against the reference, as a table.
 #include "coda/reference/verify.h"
 
+#include <chrono>
+#include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/devices.h"
 #include "cli/inputs.h"
+#include "cli/progress.h"
 #include "cli/sources.h"
 #include "coda/rewrite/retype.h"
 
@@ -33,8 +37,17 @@ void run_verify(const Options& options) {
   verify_options.seed = options.seed;
   verify_options.inputs = {Inputs::normal, Inputs::outliers, Inputs::tiny, Inputs::huge};
   verify_options.layouts = {Layouts::dense, Layouts::padded};
+  // The reference multiplies matrices by plain loops: large ones take their time.
+  using Clock = std::chrono::steady_clock;
+  std::optional<Progress> line;
+  verify_options.progress = [&line, start = Clock::now()](int done, int all) {
+    if (Clock::now() - start < std::chrono::seconds(2)) return;
+    if (!line) line.emplace(stderr);
+    line->show("verifying: " + std::to_string(done) + " of " + std::to_string(all) + " inputs");
+  };
   const std::vector<Verdict> verdicts =
       verify(program, sizes, device_executor(options.device), verify_options);
+  line.reset();
   bool passed = true;
   nlohmann::json rows = nlohmann::json::array();
   for (const Verdict& verdict : verdicts) {

@@ -203,9 +203,12 @@ std::vector<Errors> no_errors(const Program& program, const Sizes& sizes) {
 std::vector<Verdict> verify(const Program& program, const Sizes& sizes, const Executor& executor,
                             const VerifyOptions& options) {
   std::vector<Verdict> verdicts;
+  const int all = static_cast<int>(options.inputs.size()) * options.seeds;
+  int done = 0;
   for (const Inputs inputs : options.inputs) {
     std::vector<std::vector<Errors>> errors(options.layouts.size(), no_errors(program, sizes));
     for (int s = 0; s < options.seeds; ++s) {
+      if (options.progress) options.progress(done++, all);
       const std::uint64_t seed = options.seed + static_cast<std::uint64_t>(s);
       std::optional<Truth> shared;  // by all layouts that do not change values
       for (std::size_t l = 0; l < options.layouts.size(); ++l) {

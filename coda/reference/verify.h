@@ -36,6 +36,8 @@ struct VerifyOptions {
   std::uint64_t seed = 1;  // the first
   // Executors that must give the same bits: other thread counts, other tiles.
   std::vector<Executor> same_bits = {};
+  // Called before each set of inputs is drawn, with how many of all are done.
+  std::function<void(int done, int all)> progress = {};
 };
 
 // One result under one kind of input.
