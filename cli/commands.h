@@ -18,6 +18,10 @@ void add_train(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_env(CLI::App& app);
 
+// Accepts numbers in [low, high], and says so of anything else. NOTE: CLI11's own ranges accept
+// NaN.
+CLI::Validator number_between(double low, double high);
+
 // Exit codes, for scripts. A command ends early with `throw CLI::RuntimeError(code)`.
 enum ExitCode : int {
   kOk = 0,

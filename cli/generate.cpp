@@ -44,19 +44,19 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--prompt", a.prompt, "The text to go on from");
   command->add_option("--bytes", a.bytes, "Bytes to write")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_between(0, 1e9))
       ->capture_default_str();
   command
       ->add_option("--temperature", a.sampling.temperature,
                    "Below 1 bolder in what is likely, 0: always the likeliest byte")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_between(0, 1000))
       ->capture_default_str();
   command->add_option("--top-k", a.sampling.top_k, "Choose among so many bytes, 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_between(0, 256))
       ->capture_default_str();
   command->add_option("--seed", a.sampling.seed, "Of the choices")->capture_default_str();
   command->add_option("--threads", a.threads, "Threads (default: CODA_THREADS, or all cores)")
-      ->check(CLI::PositiveNumber);
+      ->check(number_between(1, 1024));
   command->footer(
       "Example: coda generate --model coda-model --prompt \"And the king\" --bytes 200");
   command->callback([arguments] { run(*arguments); });

@@ -56,6 +56,10 @@ std::string line(const Cost& cost) {
   return text;
 }
 
+std::string kernels_text(std::size_t count) {
+  return std::to_string(count) + (count == 1 ? " kernel" : " kernels");
+}
+
 void run_grad(const Options& options) {
   std::cout << print(grad(load_program(options.file, options.name), grad_options(options)));
 }
@@ -97,8 +101,8 @@ void run_rewrite(const Options& options) {
     const std::string printed = print(module);
     const std::size_t body = printed.find('\n') + 1;
     if (text.empty()) text = printed.substr(0, body);
-    text += "\n# " + phase + ": " + std::to_string(schedule.steps.size()) + " kernels\n" +
-            printed.substr(body);
+    text +=
+        "\n# " + phase + ": " + kernels_text(schedule.steps.size()) + "\n" + printed.substr(body);
   }
   if (options.json) {
     const auto json = [](const Cost& cost) {
@@ -145,7 +149,10 @@ void add_sizes(CLI::App* command, Options& options) {
   command->add_option(
       "--size", options.sizes,
       "Sizes of names, like --size M=2048 N=1024; 128 where neither given nor implied");
-  command->add_flag("--grad", options.grad, "Forward for training, then backward");
+  CLI::Option* grad =
+      command->add_flag("--grad", options.grad, "Forward for training, then backward");
+  command->get_option("--of")->needs(grad);
+  command->get_option("--wrt")->needs(grad);
   command->add_flag("--json", options.json, "The same as JSON");
 }
 

@@ -85,14 +85,24 @@ std::map<std::string, std::string> destinations(const Options& options, const Pr
   return paths;
 }
 
+struct Tile {
+  std::int64_t row = 0, column = 0;
+};
+
+Tile tile_from(const std::string& text) {
+  Tile tile;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%ld,%ld%c", &tile.row, &tile.column, &rest) != 2 || tile.row < 0 ||
+      tile.column < 0) {
+    throw ProgramError("`" + text + "` is not a tile", "give a row and a column: --tile 0,1");
+  }
+  return tile;
+}
+
 // The corner of one 64 × 64 tile of a result, the last dims as columns.
 void print_tile(const std::string& name, const Tensor& tensor, const std::string& tile) {
   constexpr std::int64_t kTile = 64, kShown = 8;
-  std::int64_t tile_row = 0, tile_column = 0;
-  if (std::sscanf(tile.c_str(), "%ld,%ld", &tile_row, &tile_column) != 2 || tile_row < 0 ||
-      tile_column < 0) {
-    throw ProgramError("`" + tile + "` is not a tile", "give a row and a column: --tile 0,1");
-  }
+  const auto [tile_row, tile_column] = tile_from(tile);
   const std::int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
   const std::int64_t rows = columns == 0 ? 0 : tensor.elements() / columns;
   const std::int64_t r0 = tile_row * kTile, c0 = tile_column * kTile;
@@ -144,6 +154,7 @@ void run(const Options& options) {
     program = retype(program, DType::bf16, dtype_from_flag(options.dtype));
   if (!options.dump.empty()) program = expose(program, options.dump);
   const auto paths = destinations(options, program);
+  tile_from(options.tile);
 
   // A size may stand among the inputs and the other way round: a name is a dimension or a value.
   std::vector<std::string> entries = options.inputs, sizes;
@@ -204,8 +215,9 @@ void add_run(CLI::App& app) {
       ->check(CLI::IsMember(device_names()));
   command->add_option("--dtype", options->dtype, "Run the bf16 of the text as f32, f64 or f16");
   command->add_option("--seed", options->seed, "Seed of random inputs");
-  command->add_option("--dump", options->dump, "Print one value inside the program, by name");
-  command->add_option("--tile", options->tile, "Which 64 × 64 tile of it, like 0,1");
+  CLI::Option* dump =
+      command->add_option("--dump", options->dump, "Print one value inside the program, by name");
+  command->add_option("--tile", options->tile, "Which 64 × 64 tile of it, like 0,1")->needs(dump);
   command->add_flag("--json", options->json, "Summaries as JSON");
   command->footer(
       "Example: coda run programs/norm.coda --program residual_norm random --size M=4 N=8 K=8\n"

@@ -5,9 +5,29 @@
 #include <set>
 #include <sstream>
 
+#include "cli/commands.h"
 #include "coda/check/bind.h"
 
 namespace coda {
+
+CLI::Validator number_between(double low, double high) {
+  const auto shown = [](double number) {
+    std::ostringstream text;
+    text << number;
+    return text.str();
+  };
+  const std::string range = shown(low) + " to " + shown(high);
+  return CLI::Validator(
+      [=](std::string& text) {
+        double number = 0;
+        const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool whole = error == std::errc() && stop == text.data() + text.size();
+        return whole && number >= low && number <= high
+                   ? std::string()
+                   : "`" + text + "` is not a number from " + range;
+      },
+      "");
+}
 
 Program load_program(const std::string& path, const std::string& name) {
   return parse_file(path).find(name);
@@ -54,15 +74,17 @@ Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise
   // A name that is never a whole dimension counts heads or sequences: a few are enough.
   constexpr std::int64_t kFew = 2;
   std::set<std::string> whole;
-  for (const ValueInfo& value : program.values()) {
-    for (const Dim& dim : value.type.dims) {
+  const auto collect = [&](const Type& type) {
+    for (const Dim& dim : type.dims) {
       for (const Factor& factor : dim.factors) {
         if (dim.factors.size() == 1 || factor.kind() != Factor::Kind::name) {
           collect_names(Dim{{factor}}, whole);
         }
       }
     }
-  }
+  };
+  for (const Param& param : program.params()) collect(param.type);
+  for (const Result& result : program.results()) collect(result.type);
   for (const std::string& name : names) {
     // What is given may already decide the name; then a default would contradict it.
     try {

@@ -40,6 +40,9 @@ void run_check(const CheckOptions& options) {
       errors.insert(errors.end(), error.diagnostics().begin(), error.diagnostics().end());
       continue;
     }
+    if (module.imported == module.programs.size()) {
+      lines += file + ": no program or block of its own\n";
+    }
     for (std::size_t i = module.imported; i < module.programs.size(); ++i) {
       const Program& program = module.programs[i];
       const bool is_block = program.kind() == Program::Kind::block;

@@ -287,7 +287,7 @@ void add_train(CLI::App& app) {
   command->add_option("--steps", a.steps, "Steps (default: what fits the time)")
       ->check(CLI::PositiveNumber);
   command->add_option("--minutes", a.minutes, "Time to train, fixed by a short calibration")
-      ->check(CLI::PositiveNumber)
+      ->check(number_between(0.01, 1e5))
       ->excludes("--steps");
   command->add_option("--layers", a.layers, "Layers")
       ->check(CLI::PositiveNumber)
@@ -309,12 +309,12 @@ void add_train(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--lr", a.rate, "The highest learning rate")
-      ->check(CLI::PositiveNumber)
+      ->check(number_between(1e-9, 10))
       ->capture_default_str();
   command->add_option("--seed", a.seed, "Of the weights, the batches and the sample")
       ->capture_default_str();
   command->add_option("--threads", a.threads, "Threads (default: CODA_THREADS, or all cores)")
-      ->check(CLI::PositiveNumber);
+      ->check(number_between(1, 1024));
   command->add_flag("--profile", a.profile, "Also say where the time goes, by kernel");
   command->add_flag("--json", a.json, "Report as JSON; what people read goes to stderr");
   command->footer("Example: coda train --data my.txt --quick --output my-model");

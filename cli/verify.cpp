@@ -88,7 +88,7 @@ void add_verify(CLI::App& app) {
                       "The program of the file; the last if not given");
   command->add_option("--size", options->sizes,
                       "Sizes of names; 128 where neither given nor implied");
-  command->add_option("--device", options->device, "cpu or reference")
+  command->add_option("--device", options->device, "cpu, reference (rounded) or exact (double)")
       ->check(CLI::IsMember(device_names()));
   command->add_option("--dtype", options->dtype, "Verify the bf16 of the text as f32, f64 or f16");
   command->add_option("--seeds", options->seeds, "How many random inputs of each kind")

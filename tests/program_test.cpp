@@ -58,6 +58,7 @@ TEST(Dims, ExtentsFollowFromNames) {
   EXPECT_THROW(extent(half(kH), sizes), ProgramError);
   EXPECT_THROW(extent(rest(kH, kE), sizes), ProgramError);
   EXPECT_THROW(require_extent(kM, sizes), ProgramError);
+  EXPECT_THROW(extent(kH * kE * kN, {{"H", 1 << 30}, {"E", 1 << 30}, {"N", 16}}), ProgramError);
 }
 
 TEST(Dims, UnifyGivesTheFirstNameWhatIsLeft) {
@@ -84,6 +85,8 @@ TEST(Dims, ExtentsCompareAsPolynomials) {
   EXPECT_EQ(same_extent(rest(kE, kE), Dim{{Factor::number(3)}}), false);
   EXPECT_EQ(same_extent(kH * kE, kE * kH), true);
   EXPECT_EQ(same_extent(kH, kE), std::nullopt);
+  EXPECT_EQ(same_extent(kE * dim_of(Factor::number(2)), kE), false);
+  EXPECT_EQ(same_extent(rest(kE, kN) * kH, kH), std::nullopt);
 }
 
 TEST(Typing, ProductContractsTheSharedDim) {

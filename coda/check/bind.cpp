@@ -155,7 +155,8 @@ void Solver::bind_one(const std::string& name, const Type& type, const Tensor& t
     fail(name + " is declared " + declared + ", the tensor holds " + got, {bound.text()},
          "a tensor has the dtype that its parameter or result declares",
          "convert the tensor to " + declared + ", or declare " + name + ": " +
-             Type{tensor.dtype, type.dims}.text());
+             Type{tensor.dtype, type.dims}.text() +
+             (type.dtype == DType::bf16 ? "; `coda run --dtype f32` reads bf16 as f32" : ""));
   }
   if (bound.fits.empty()) {
     const std::size_t factors = factors_of(type).size(), dims = type.dims.size();

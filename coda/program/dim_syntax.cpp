@@ -49,7 +49,7 @@ class Reader {
         if (expr.text == "+" || expr.text == "-") return sum(expr);
         break;
       case ExprKind::negate:
-        return Dim{{Factor::sum({{-1, read(expr.args[0])}})}};
+        return not_negative(Dim{{Factor::sum({{-1, read(expr.args[0])}})}}, expr);
       case ExprKind::gather:
       case ExprKind::as:
       case ExprKind::pin:
@@ -98,7 +98,18 @@ class Reader {
     Dim left = read(expr.args[0]);
     const int sign = expr.text == "-" ? -1 : 1;
     Dim right = read(expr.args[1]);
-    return Dim{{Factor::sum({{1, std::move(left)}, {sign, std::move(right)}})}};
+    return not_negative(Dim{{Factor::sum({{1, std::move(left)}, {sign, std::move(right)}})}}, expr);
+  }
+
+  // A sum of nothing but numbers has its extent already.
+  static Dim not_negative(Dim dim, const Expr& expr) {
+    try {
+      extent(dim, {});
+    } catch (const ProgramError&) {
+      throw Mistake{expr.span, quoted(flat(expr)) + " has no extent of 0 or more", kRule,
+                    "name a dimension, or write a number"};
+    }
+    return dim;
   }
 
   Dim blocks(const Expr& expr) {

@@ -121,6 +121,15 @@ Dim operator*(Dim a, const Dim& b) {
   return a;
 }
 
+namespace {
+
+[[noreturn]] void too_large(const std::string& what) {
+  throw ProgramError("the dimension `" + what + "` would have more than 2^63 elements",
+                     "give smaller sizes");
+}
+
+}  // namespace
+
 std::optional<std::int64_t> extent(const Factor& factor, const Sizes& sizes) {
   switch (factor.kind()) {
     case Factor::Kind::name: {
@@ -169,7 +178,7 @@ std::optional<std::int64_t> extent(const Dim& dim, const Sizes& sizes) {
   for (const Factor& factor : dim.factors) {
     const auto size = extent(factor, sizes);
     if (!size) return std::nullopt;
-    product *= *size;
+    if (__builtin_mul_overflow(product, *size, &product)) too_large(dim.text());
   }
   return product;
 }
@@ -360,7 +369,12 @@ std::optional<bool> same_extent(const Dim& a, const Dim& b) {
   }
   std::erase_if(difference, [](const auto& entry) { return entry.second.over == 0; });
   if (difference.empty()) return true;
-  if (difference.size() == 1 && difference.begin()->first.empty()) return false;
+  // One sign throughout: equal only where something is empty.
+  const auto positive = [](const auto& entry) {
+    return entry.second.over > 0;
+  };
+  const auto count = std::ranges::count_if(difference, positive);
+  if (count == 0 || count == std::ssize(difference)) return false;
   return std::nullopt;
 }
 

@@ -92,7 +92,7 @@ Dim substitute(const Dim& dim, const Substitution& substitution);
 bool unify(const Dim& pattern, const Dim& actual, Substitution& substitution);
 
 // Compares the extents as polynomials over the names: true / false where that decides it for all
-// sizes, else nullopt (bind time decides).
+// sizes but 0, else nullopt (bind time decides).
 std::optional<bool> same_extent(const Dim& a, const Dim& b);
 
 }  // namespace coda

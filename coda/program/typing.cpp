@@ -54,11 +54,12 @@ Type infer_product(const Type& left, const Type& right, Attr& attr) {
     }
     if (contracted.empty() && shared.size() == 1) contracted = shared;
     if (contracted.empty()) {
+      std::string all;
+      for (const Factor& factor : shared) all += (all.empty() ? "`" : ", `") + factor.text() + "`";
       throw TypeError{
-          "the operands of " + both +
-              " share more than one dimension: " + text_of(std::vector<Dim>{Dim{shared}}),
+          "the operands of " + both + " share more than one dimension: " + all,
           "`@` contracts the one dimension that both operands share",
-          "name what is contracted: `x @[" + shared[0].text() + "] w`, and rename what is not"};
+          "name what is contracted, `@[" + shared[0].text() + "]`, and rename what is not"};
     }
   }
   for (const Factor& factor : contracted) {

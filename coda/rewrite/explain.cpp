@@ -56,7 +56,8 @@ std::string explain(const Program& block, const Sizes& sizes) {
   const Report report = report_of(block, sizes);
   const Partition& partition = report.partition;
   const std::vector<Step>& steps = partition.schedule.steps;
-  std::string text = block.name() + ": " + std::to_string(steps.size()) + " kernels, " +
+  std::string text = block.name() + ": " + std::to_string(steps.size()) +
+                     (steps.size() == 1 ? " kernel, " : " kernels, ") +
                      std::to_string(report.unfused.steps.size()) +
                      " library calls without fusion\n";
 

@@ -2,6 +2,7 @@
 #include "coda/rewrite/ledger.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "coda/check/bind.h"
@@ -9,8 +10,19 @@
 namespace coda {
 namespace {
 
+// NOTE: counts of absurd sizes stop at the largest number instead of turning negative.
+std::int64_t times(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  const bool overflows = __builtin_mul_overflow(a, b, &product);
+  return overflows ? std::numeric_limits<std::int64_t>::max() : product;
+}
+
+void add(std::int64_t& sum, std::int64_t term) {
+  if (__builtin_add_overflow(sum, term, &sum)) sum = std::numeric_limits<std::int64_t>::max();
+}
+
 std::int64_t bytes_of(const Type& type, const Sizes& sizes) {
-  return elements_of(type, sizes) * static_cast<std::int64_t>(size_of(type.dtype));
+  return times(elements_of(type, sizes), static_cast<std::int64_t>(size_of(type.dtype)));
 }
 
 // A parameter that is only a table is read by rows (gather) or elements (pick), never more than all
@@ -26,8 +38,8 @@ std::int64_t bytes_read(const Program& program, std::size_t param, const Sizes& 
     for (std::size_t i = 0; i < node.args.size(); ++i) {
       if (node.args[i].id != static_cast<int>(param)) continue;
       if (i != 0 || (node.op != Op::gather && node.op != Op::pick)) return whole;
-      touched += elements_of(program.type(node.results[0]), sizes) *
-                 static_cast<std::int64_t>(size_of(type.dtype));
+      add(touched, times(elements_of(program.type(node.results[0]), sizes),
+                         static_cast<std::int64_t>(size_of(type.dtype))));
     }
   }
   return std::min(whole, touched);
@@ -55,9 +67,11 @@ std::int64_t attention_flops(const Program& program, const Node& node, const Siz
     return require_extent(dim.factors.back(), sizes);
   };
   const std::int64_t scores =
-      elements_of(q, sizes) / std::max<std::int64_t>(1, last(q.dims[1])) * last(k.dims[0]);
-  const std::int64_t query = 2 * scores * last(q.dims[1]), value = 2 * scores * last(v.dims[1]);
-  const std::int64_t flops = node.op == Op::attention ? query + value : 3 * query + 2 * value;
+      times(elements_of(q, sizes) / std::max<std::int64_t>(1, last(q.dims[1])), last(k.dims[0]));
+  const std::int64_t query = times(times(2, scores), last(q.dims[1]));
+  const std::int64_t value = times(times(2, scores), last(v.dims[1]));
+  std::int64_t flops = node.op == Op::attention ? query : times(3, query);
+  add(flops, node.op == Op::attention ? value : times(2, value));
   return is_causal(program, node) ? flops / 2 : flops;
 }
 
@@ -65,7 +79,7 @@ std::int64_t flops_of(const Program& program, const Node& node, const Sizes& siz
   const Type& type = program.type(node.results[0]);
   switch (class_of(node.op)) {
     case OpClass::product:
-      return 2 * elements_of(type, sizes) * require_extent(node.attr.axis, sizes);
+      return times(times(2, elements_of(type, sizes)), require_extent(node.attr.axis, sizes));
     case OpClass::unary:
     case OpClass::binary:
     case OpClass::compare:
@@ -105,17 +119,17 @@ Ledger ledger(const Schedule& schedule, const Sizes& sizes) {
     Cost cost{.step = program.name(), .kind = kind_of(program)};
     std::set<std::string> seen;
     for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-      if (seen.insert(step.inputs[i]).second) cost.bytes_read += bytes_read(program, i, sizes);
+      if (seen.insert(step.inputs[i]).second) add(cost.bytes_read, bytes_read(program, i, sizes));
     }
     for (const Result& result : program.results()) {
       const std::int64_t bytes = bytes_of(result.type, sizes);
-      cost.bytes_written += bytes;
-      if (result.store == Store::accumulate) cost.bytes_read += bytes;
+      add(cost.bytes_written, bytes);
+      if (result.store == Store::accumulate) add(cost.bytes_read, bytes);
     }
-    for (const Node& node : program.nodes()) cost.flops += flops_of(program, node, sizes);
-    ledger.total.bytes_read += cost.bytes_read;
-    ledger.total.bytes_written += cost.bytes_written;
-    ledger.total.flops += cost.flops;
+    for (const Node& node : program.nodes()) add(cost.flops, flops_of(program, node, sizes));
+    add(ledger.total.bytes_read, cost.bytes_read);
+    add(ledger.total.bytes_written, cost.bytes_written);
+    add(ledger.total.flops, cost.flops);
     ledger.steps.push_back(std::move(cost));
   }
   return ledger;
