@@ -367,7 +367,7 @@ TEST(Verify, WhereMostOverflowsKindsAreCounted) {
   const std::vector<double> exact(100, -1e6);
   std::vector<double> naive(100, -infinity), got(100, -infinity);
   std::fill_n(naive.begin(), 20, std::nan(""));  // it met inf - inf
-  std::fill_n(got.begin(), 15, infinity);          // one of the two infinities only
+  std::fill_n(got.begin(), 15, infinity);        // one of the two infinities only
   EXPECT_TRUE(judged(exact, naive, got).passed);
   std::fill_n(got.begin(), 60, infinity);
   EXPECT_FALSE(judged(exact, naive, got).passed);

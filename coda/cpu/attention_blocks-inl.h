@@ -39,8 +39,8 @@ HWY_INLINE void DotRows(std::int64_t n, const float* a, const float* b, std::int
   for (std::int64_t i = 0; i < n; ++i) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      sum[r] = hn::MulAdd(hn::LoadU(d1, a + r * stride + i), hn::LoadU(d1, b + r * stride + i),
-                          sum[r]);
+      sum[r] =
+          hn::MulAdd(hn::LoadU(d1, a + r * stride + i), hn::LoadU(d1, b + r * stride + i), sum[r]);
     }
   }
 #pragma GCC unroll 8
