@@ -75,11 +75,17 @@ int run(int argc, char** argv) {
   }
 }
 
-bool wants_json(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) == "--json") return true;
+// The same error for tools or for people.
+int fail(int argc, char** argv, const coda::ProgramError& error, int code) {
+  const auto is_json = [](std::string_view argument) {
+    return argument == "--json";
+  };
+  if (std::any_of(argv + 1, argv + argc, is_json)) {
+    std::cout << coda::errors_json(error).dump(2) << "\n";
+  } else {
+    report(error.what());
   }
-  return false;
+  return code;
 }
 
 }  // namespace
@@ -88,21 +94,17 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const coda::ProgramError& error) {
-    if (wants_json(argc, argv)) {
-      std::cout << coda::errors_json(error).dump(2) << "\n";
-    } else {
-      report(error.what());
-    }
-    return coda::kRefused;
+    return fail(argc, argv, error, coda::kRefused);
   } catch (const coda::Unsupported& error) {
-    report("error: unsupported: " + std::string(error.what()));
-    return coda::kUnsupported;
+    const coda::ProgramError shown("unsupported: " + std::string(error.what()),
+                                   "run it on another device");
+    return fail(argc, argv, shown, coda::kUnsupported);
   } catch (const std::bad_alloc&) {
-    report("error: not enough memory for these sizes\n  fix: give smaller sizes");
-    return coda::kRefused;
+    const coda::ProgramError shown("not enough memory for these sizes", "give smaller sizes");
+    return fail(argc, argv, shown, coda::kRefused);
   } catch (const std::exception& error) {
-    report("error: internal: " + std::string(error.what()) +
-           "\n  fix: this is a fault of coda; please report it with the command line");
-    return coda::kInternal;
+    const coda::ProgramError shown("internal: " + std::string(error.what()),
+                                   "this is a fault of coda; report it with the command line");
+    return fail(argc, argv, shown, coda::kInternal);
   }
 }
