@@ -128,22 +128,6 @@ void expect_saving(const Rewritten& rewritten, const Sizes& sizes) {
             naive.total.bytes_read + naive.total.bytes_written);
 }
 
-std::vector<std::string> differentiable_params(const Program& program) {
-  std::set<int> options;
-  for (const Node& node : program.nodes()) {
-    if (node.op != Op::attention) continue;
-    for (std::size_t i = 3; i < node.args.size(); ++i) options.insert(node.args[i].id);
-  }
-  std::vector<std::string> names;
-  for (std::size_t p = 0; p < program.params().size(); ++p) {
-    const Param& param = program.params()[p];
-    if (is_float(param.type.dtype) && !options.contains(static_cast<int>(p))) {
-      names.push_back(param.name);
-    }
-  }
-  return names;
-}
-
 TEST(Partition, EveryProgramOfTheLibraryAndItsGradientBecomeKernels) {
   for (const std::string_view file : embedded_programs()) {
     const Module module = parse(*embedded_program(file), file);
@@ -153,10 +137,9 @@ TEST(Partition, EveryProgramOfTheLibraryAndItsGradientBecomeKernels) {
       const Fill fill = sensible(file);
       const Sizes sizes = testing::complete(program, kSizes);
       expect_saving(expect_rewritable(program, sizes, fill), sizes);
-      const GradOptions options{.wrt = differentiable_params(program)};
-      expect_saving(expect_rewritable(grad(program, options), sizes, fill), sizes);
+      expect_saving(expect_rewritable(grad(program), sizes, fill), sizes);
       if (kSample) continue;
-      const Training training = grad_for_training(program, options);
+      const Training training = grad_for_training(program);
       expect_rewritable(training.forward, sizes, fill);
       Tensors tensors;
       testing::draw(training.forward, sizes, fill, tensors);
