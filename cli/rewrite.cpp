@@ -67,21 +67,16 @@ void run_grad(const Options& options) {
 void run_rewrite(const Options& options) {
   nlohmann::json kernels = nlohmann::json::array();
   Cost total{.step = "total", .kind = ""}, unfused_total{.step = "unfused sequence", .kind = ""};
-  const auto add = [](Cost& sum, const Cost& cost) {
-    sum.bytes_read += cost.bytes_read;
-    sum.bytes_written += cost.bytes_written;
-    sum.flops += cost.flops;
-  };
   const bool needs_sizes = options.ledger || options.json;
   std::string text, table;
   for (const auto& [phase, block] : phases(options)) {
     const Schedule schedule = rewrite(block).schedule;
-    const Ledger costs =
-        needs_sizes ? ledger(schedule, sizes_for(phase, block, options)) : Ledger{};
+    Ledger costs;
     if (needs_sizes) {
       const Sizes sizes = sizes_for(phase, block, options);
-      add(total, costs.total);
-      add(unfused_total, ledger(unfused(block), sizes).total);
+      costs = ledger(schedule, sizes);
+      total += costs.total;
+      unfused_total += ledger(unfused(block), sizes).total;
     }
     Module module;
     for (std::size_t i = 0; i < schedule.steps.size(); ++i) {

@@ -100,20 +100,20 @@ Tile tile_from(const std::string& text) {
 }
 
 // The corner of one 64 × 64 tile of a result, the last dims as columns.
-void print_tile(const std::string& name, const Tensor& tensor, const std::string& tile) {
+void print_tile(const std::string& name, const Tensor& tensor, Tile tile) {
   constexpr std::int64_t kTile = 64, kShown = 8;
-  const auto [tile_row, tile_column] = tile_from(tile);
+  const std::string shown = std::to_string(tile.row) + "," + std::to_string(tile.column);
   const std::int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
   const std::int64_t rows = columns == 0 ? 0 : tensor.elements() / columns;
-  const std::int64_t r0 = tile_row * kTile, c0 = tile_column * kTile;
+  const std::int64_t r0 = tile.row * kTile, c0 = tile.column * kTile;
   if (r0 >= rows || c0 >= columns) {
-    throw ProgramError("the tile " + tile + " of `" + name + "` starts at [" + std::to_string(r0) +
+    throw ProgramError("the tile " + shown + " of `" + name + "` starts at [" + std::to_string(r0) +
                            ", " + std::to_string(c0) + "], outside of " + to_string(tensor),
                        "give a tile inside: rows and columns count in steps of 64");
   }
   const std::int64_t r1 = std::min({rows, r0 + kShown}), c1 = std::min({columns, c0 + kShown});
-  std::printf("%s, tile %s, [%ld:%ld, %ld:%ld] of %s\n", name.c_str(), tile.c_str(), r0, r1, c0, c1,
-              to_string(tensor).c_str());
+  std::printf("%s, tile %s, [%ld:%ld, %ld:%ld] of %s\n", name.c_str(), shown.c_str(), r0, r1, c0,
+              c1, to_string(tensor).c_str());
   for (std::int64_t r = r0; r < r1; ++r) {
     for (std::int64_t c = c0; c < c1; ++c) {
       std::printf(" %12.5g", load(tensor.dtype, tensor.data, r * columns + c));
@@ -154,7 +154,7 @@ void run(const Options& options) {
     program = retype(program, DType::bf16, dtype_from_flag(options.dtype));
   if (!options.dump.empty()) program = expose(program, options.dump);
   const auto paths = destinations(options, program);
-  tile_from(options.tile);
+  const Tile tile = tile_from(options.tile);
 
   // A size may stand among the inputs and the other way round: a name is a dimension or a value.
   std::vector<std::string> entries = options.inputs, sizes;
@@ -189,7 +189,7 @@ void run(const Options& options) {
   print_summaries(program, results, inputs.sizes, options);
   if (!options.dump.empty() && !options.json) {
     const auto at = static_cast<std::size_t>(program.find_result(options.dump));
-    print_tile(options.dump, views[at], options.tile);
+    print_tile(options.dump, views[at], tile);
   }
 }
 

@@ -111,6 +111,13 @@ std::string kind_of(const Program& program) {
 
 }  // namespace
 
+Cost& operator+=(Cost& sum, const Cost& cost) {
+  add(sum.bytes_read, cost.bytes_read);
+  add(sum.bytes_written, cost.bytes_written);
+  add(sum.flops, cost.flops);
+  return sum;
+}
+
 Ledger ledger(const Schedule& schedule, const Sizes& sizes) {
   Ledger ledger;
   ledger.total.step = "total";
@@ -127,9 +134,7 @@ Ledger ledger(const Schedule& schedule, const Sizes& sizes) {
       if (result.store == Store::accumulate) add(cost.bytes_read, bytes);
     }
     for (const Node& node : program.nodes()) add(cost.flops, flops_of(program, node, sizes));
-    add(ledger.total.bytes_read, cost.bytes_read);
-    add(ledger.total.bytes_written, cost.bytes_written);
-    add(ledger.total.flops, cost.flops);
+    ledger.total += cost;
     ledger.steps.push_back(std::move(cost));
   }
   return ledger;

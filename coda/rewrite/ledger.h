@@ -18,6 +18,9 @@ struct Cost {
   std::int64_t flops = 0;
 };
 
+// Bytes and flops of both. NOTE: counts of absurd sizes stop at the largest number.
+Cost& operator+=(Cost& sum, const Cost& cost);
+
 struct Ledger {
   std::vector<Cost> steps;
   Cost total;
