@@ -27,10 +27,8 @@ OwnedTensor read_tensor(const std::string& name, const std::string& source) {
     if (found != file.tensors.end()) return std::move(found->second);
     std::vector<std::string> keys;
     for (const auto& entry : file.tensors) keys.push_back(entry.first);
-    const std::string near = nearest(key, keys);
     throw ProgramError("`" + path + "` has no tensor `" + key + "`",
-                       near.empty() ? "name one: " + name + "=" + path + ":TENSOR"
-                                    : "did you mean `" + near + "`?");
+                       suggestion(key, keys, "name one: " + name + "=" + path + ":TENSOR"));
   }
   throw ProgramError("`" + name + "=" + source + "` is not an input",
                      "give a .npy or .safetensors file, a number for a scalar, or `random`");
@@ -121,10 +119,9 @@ BoundInputs bind_inputs(const Program& program, const std::vector<std::string>& 
     }
     auto [name, source] = assignment_from(entry);
     if (std::ranges::find(known, name) == known.end()) {
-      const std::string near = nearest(name, known);
-      throw ProgramError("`" + program.name() + "` has no parameter or dimension `" + name + "`",
-                         near.empty() ? "see its parameters and their dimensions: coda print"
-                                      : "did you mean `" + near + "`?");
+      throw ProgramError(
+          "`" + program.name() + "` has no parameter or dimension `" + name + "`",
+          suggestion(name, known, "see its parameters and their dimensions: coda print"));
     }
     if (!sources.emplace(name, source).second) {
       throw ProgramError("the input `" + name + "` is given twice", "give it once");

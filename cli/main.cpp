@@ -31,9 +31,8 @@ void require_command(CLI::App& app, int argc, char** argv) {
   for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
   if (name.empty() || name.starts_with("-") || std::ranges::find(known, name) != known.end())
     return;
-  const std::string near = coda::nearest(name, known);
   report("error: there is no command `" + name +
-         "`\n  fix: " + (near.empty() ? "see `coda --help`" : "did you mean `" + near + "`?"));
+         "`\n  fix: " + coda::suggestion(name, known, "see `coda --help`"));
   throw CLI::RuntimeError(coda::kUsage);
 }
 

@@ -59,11 +59,10 @@ Summary summarise(const Tensor& tensor) {
 int require_name(const std::string& name, const std::vector<std::string>& known, const char* what) {
   const auto found = std::ranges::find(known, name);
   if (found != known.end()) return static_cast<int>(found - known.begin());
-  const std::string near = nearest(name, known);
   std::string all;
   for (const std::string& each : known) all += (all.empty() ? "" : ", ") + each;
   throw ProgramError(std::string("there is no ") + what + " `" + name + "`",
-                     near.empty() ? "name one of: " + all : "did you mean `" + near + "`?");
+                     suggestion(name, known, "name one of: " + all));
 }
 
 // Where each result goes: "h=h.npy", "h=out.safetensors".

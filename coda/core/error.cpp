@@ -103,4 +103,10 @@ std::string nearest(std::string_view name, const std::vector<std::string>& candi
   return best;
 }
 
+std::string suggestion(std::string_view name, const std::vector<std::string>& candidates,
+                       std::string otherwise) {
+  const std::string near = nearest(name, candidates);
+  return near.empty() ? std::move(otherwise) : "did you mean `" + near + "`?";
+}
+
 }  // namespace coda

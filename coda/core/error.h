@@ -60,4 +60,8 @@ class InternalError : public std::logic_error {
 // The name of `candidates` nearest to `name` by edit distance, or "" where none is near.
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
+// The fix for an unknown name: "did you mean `…`?" with the nearest candidate, else `otherwise`.
+std::string suggestion(std::string_view name, const std::vector<std::string>& candidates,
+                       std::string otherwise);
+
 }  // namespace coda

@@ -98,7 +98,7 @@ const Tensor& Arena::operator[](const std::string& name) const {
   std::vector<std::string> names;
   for (const auto& [known, tensor] : tensors_) names.push_back(known);
   throw ProgramError("the model has no tensor `" + name + "`",
-                     "did you mean `" + nearest(name, names) + "`?");
+                     suggestion(name, names, "name a tensor of the model"));
 }
 
 Tensor Arena::rows(std::int64_t first, std::int64_t count) const {

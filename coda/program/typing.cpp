@@ -152,10 +152,9 @@ std::vector<Type> infer_attention(std::span<const Type> args, const Attr& attr,
   for (std::size_t i = 0; i < attr.keywords.size(); ++i) {
     const std::string& keyword = attr.keywords[i];
     if (std::ranges::find(known, keyword) == known.end()) {
-      const std::string near = nearest(keyword, known);
       throw TypeError{"attention has no option `" + keyword + "`",
                       "its options are causal, window, softcap and scale",
-                      near.empty() ? "remove it" : "did you mean `" + near + "`?"};
+                      suggestion(keyword, known, "remove it")};
     }
     if (std::ranges::count(attr.keywords, keyword) > 1) {
       throw TypeError{"the option `" + keyword + "` is given twice", "an option is given once",

@@ -16,10 +16,8 @@ Program expose(const Program& program, std::string_view name) {
     if (candidate == name) wanted.id = static_cast<std::int32_t>(v);
   }
   if (wanted.id < 0) {
-    const std::string near = nearest(name, names);
-    throw ProgramError(
-        "`" + program.name() + "` has no value `" + std::string(name) + "`",
-        near.empty() ? "name a value of `coda print`" : "did you mean `" + near + "`?");
+    throw ProgramError("`" + program.name() + "` has no value `" + std::string(name) + "`",
+                       suggestion(name, names, "name a value of `coda print`"));
   }
   Builder builder(program.name(), program.kind());
   builder.place(program.where());

@@ -46,10 +46,9 @@ std::vector<int> select(const Program& program, std::span<const Declared> declar
     const auto found = std::ranges::find(known, name);
     const int index = static_cast<int>(found - known.begin());
     if (found == known.end()) {
-      const std::string near = nearest(name, known);
       fail(program, "`" + program.name() + "` has no " + what + " `" + name + "`",
            "gradients are of results with respect to parameters",
-           near.empty() ? "name one of: " + all : "did you mean `" + near + "`?");
+           suggestion(name, known, "name one of: " + all));
     }
     const Type& type = declared[static_cast<std::size_t>(index)].type;
     if (!is_float(type.dtype)) {
