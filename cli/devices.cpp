@@ -7,7 +7,7 @@
 #include "coda/cpu/cpu.h"
 #include "coda/reference/reference.h"
 #include "coda/rewrite/ledger.h"
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 
@@ -45,7 +45,7 @@ Executor device_executor(const std::string& device) {
                 std::span<const Tensor> results) {
     if (!last->executable || last->sizes != sizes || !(last->program == program)) {
       const bool is_block = program.kind() == Program::Kind::block;
-      const Schedule schedule = is_block ? rewrite(program).schedule : as_schedule(program);
+      const Schedule schedule = is_block ? rewrite(program).forward.schedule : as_schedule(program);
       last->executable.emplace(schedule, *last->backend, sizes);
       last->program = program;
       last->sizes = sizes;

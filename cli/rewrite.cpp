@@ -1,5 +1,5 @@
 // cli/rewrite.cpp: grad, rewrite and explain: commands that turn programs into programs.
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 
 #include <iostream>
 #include <memory>
@@ -70,7 +70,7 @@ void run_rewrite(const Options& options) {
   const bool needs_sizes = options.ledger || options.json;
   std::string text, table;
   for (const auto& [phase, block] : phases(options)) {
-    const Schedule schedule = rewrite(block).schedule;
+    const Schedule schedule = rewrite(block).forward.schedule;
     Ledger costs;
     if (needs_sizes) {
       const Sizes sizes = sizes_for(phase, block, options);

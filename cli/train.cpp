@@ -17,7 +17,7 @@
 #include "coda/model/generate.h"
 #include "coda/model/trainer.h"
 #include "coda/rewrite/ledger.h"
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 namespace {
@@ -142,7 +142,7 @@ void Session::show_ledger() {
     sum.total.flops += backward.total.flops;
     return sum;
   };
-  const Ledger fused = both([](const Program& p) { return rewrite(p).schedule; });
+  const Ledger fused = both([](const Program& p) { return rewrite(p).forward.schedule; });
   const Ledger naive = both([](const Program& p) { return unfused(p); });
   std::fprintf(out_,
                "One layer, forward and backward, for one batch:\n"

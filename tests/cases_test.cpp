@@ -18,7 +18,7 @@
 #include "coda/program/text.h"
 #include "coda/reference/reference.h"
 #include "coda/rewrite/grad.h"
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 #include "coda/rewrite/retype.h"
 
 namespace coda::testing {
@@ -47,7 +47,7 @@ Executor schedule_executor(const Backend& backend) {
   return [state, &backend](const Program& program, const Sizes& sizes,
                            std::span<const Tensor> params, std::span<const Tensor> results) {
     if (!state->executable || state->sizes != sizes || !(state->program == program)) {
-      state->executable = std::make_unique<Executable>(rewrite(program).schedule, backend, sizes);
+      state->executable = std::make_unique<Executable>(rewrite(program).forward.schedule, backend, sizes);
       state->program = program;
       state->sizes = sizes;
     }
@@ -145,7 +145,7 @@ void expect_schedule_equals_block(const Program& block, const Sizes& given) {
   for (const OwnedTensor& input : inputs) params.push_back(input.tensor());
   const auto want = reference::evaluate(exact, sizes, params, reference::Mode::exact);
 
-  const Executable executable(rewrite(exact).schedule, Exact(), sizes);
+  const Executable executable(rewrite(exact).forward.schedule, Exact(), sizes);
   std::vector<OwnedTensor> results;
   std::vector<Tensor> views;
   for (const Result& result : exact.results()) {

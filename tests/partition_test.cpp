@@ -10,7 +10,7 @@
 #include "coda/program/text.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/ledger.h"
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 #include "coda/rewrite/simplify.h"
 #include "tests/numeric_gradient.h"
 #include "tests/random_block.h"
@@ -108,7 +108,7 @@ Rewritten expect_rewritable(const Program& program, const Sizes& sizes, const Fi
   bind_sizes(program, sizes);
   testing::draw(program, sizes, fill, tensors);
   SCOPED_TRACE(print(program));
-  Partition partition = rewrite(program);
+  Partition partition = coda::partition(simplify(program));
   expect_kernels(partition.schedule);
   expect_same(program, partition.schedule, sizes, tensors);
   EXPECT_EQ(partition.placements.size(), partition.block.nodes().size());
@@ -242,7 +242,7 @@ std::string shape(const Schedule& schedule) {
 }
 
 std::string shape(const std::string& signature, const std::string& body) {
-  return shape(rewrite(block(signature, body)).schedule);
+  return shape(rewrite(block(signature, body)).forward.schedule);
 }
 
 TEST(Partition, AnEpilogueJoinsItsProduct) {
@@ -265,8 +265,9 @@ TEST(Partition, ProductsSumPairAndStandSideBySide) {
 
 TEST(Partition, AWholeSumOfATileBecomesBlockSumsAndTheirFinish) {
   const Schedule schedule =
-      rewrite(block("(x: bf16[M, K], w: bf16[N, K], g: bf16[N], v: bf16[L, N]) -> (y: bf16[M, L])",
-                    "h = x @ w\ny = rmsnorm(h, g) @ v"))
+      partition(
+          block("(x: bf16[M, K], w: bf16[N, K], g: bf16[N], v: bf16[L, N]) -> (y: bf16[M, L])",
+                "h = x @ w\ny = rmsnorm(h, g) @ v"))
           .schedule;
   EXPECT_EQ(shape(schedule), "gemm(h, block_sum) stream(mul_2) gemm(y)");
   EXPECT_EQ(schedule.steps[0].program.results()[1].type.text(), "f32[M, blocks(N)]");
@@ -298,8 +299,8 @@ TEST(Partition, ParametersAndConstantsCanBeResults) {
 }
 
 TEST(Partition, ReasonsSayWhyAStatementIsNotInTheKernelBefore) {
-  const Partition partition = rewrite(block("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])",
-                                            "h = x @ w\ny = h * sum(h * h, N)"));
+  const Partition partition = coda::partition(block("(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N])",
+                                              "h = x @ w\ny = h * sum(h * h, N)"));
   std::string reasons;
   for (const Placement& placement : partition.placements) reasons += placement.reason + "\n";
   EXPECT_NE(reasons.find("needs the whole row"), std::string::npos) << reasons;
@@ -331,7 +332,8 @@ TEST(Ledger, CausalAttentionIsHalf) {
     const Program program =
         block("(q: bf16[B*S, H*E], k: bf16[B*S, G*E], v: bf16[B*S, G*E]) -> (o: bf16[B*S, H*E])",
               "o, _lse = attention(q, k, v" + options + ")");
-    return ledger(rewrite(program).schedule, {{"B", 2}, {"S", 10}, {"H", 4}, {"G", 2}, {"E", 8}})
+    return ledger(rewrite(program).forward.schedule,
+                  {{"B", 2}, {"S", 10}, {"H", 4}, {"G", 2}, {"E", 8}})
         .total.flops;
   };
   EXPECT_EQ(flops(""), 2 * 4 * (4 * 10 * 10 * 8));

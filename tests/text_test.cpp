@@ -13,7 +13,7 @@
 #include "coda/program/builder.h"
 #include "coda/program/library.h"
 #include "coda/rewrite/grad.h"
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 namespace {
@@ -278,7 +278,7 @@ TEST(Text, OfWhatRewritingMakesComesBack) {
         round_trip(training.backward);
       }
       for (const Program& block : blocks) {
-        for (const Step& step : rewrite(block).schedule.steps) {
+        for (const Step& step : rewrite(block).forward.schedule.steps) {
           round_trip(step.program);
           ++kernels;
         }

@@ -6,14 +6,14 @@
 #include "coda/program/library.h"
 #include "coda/program/text.h"
 #include "coda/rewrite/ledger.h"
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 #include "coda/rewrite/retype.h"
 
 namespace coda {
 namespace {
 
 Schedule schedule_of(const Program& program) {
-  return program.kind() == Program::Kind::block ? rewrite(program).schedule : as_schedule(program);
+  return program.kind() == Program::Kind::block ? rewrite(program).forward.schedule : as_schedule(program);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // run.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,20 @@ struct Step {
   Program program;
   std::vector<std::string> inputs;   // one for each parameter of the program
   std::vector<std::string> outputs;  // one for each result
+  int loop = -1;                     // index into Schedule::loops: the loop whose body it is in
+};
+
+// Neighbouring steps that run once for each chunk of a dimension, so that what they pass to each
+// other exists for one chunk at a time.
+//
+// In their programs `dim` is the chunk: `size` elements, less in the last. A tensor from outside
+// that has `dim` (a whole first dimension) is passed as that chunk's rows; a result of the schedule
+// that has it is written chunk by chunk. What lacks it must be accumulated (Store::accumulate), and
+// starts from zero.
+struct Loop {
+  std::string dim;
+  std::int64_t size = 0;
+  std::string first;  // name of an i64 scalar: the chunk's first element; empty: nobody reads it
 };
 
 struct Schedule {
@@ -22,6 +37,7 @@ struct Schedule {
   std::vector<Param> params;
   std::vector<Result> results;  // `value` is unused
   std::vector<Step> steps;
+  std::vector<Loop> loops = {};
 };
 
 }  // namespace coda

@@ -5,7 +5,7 @@
 
 #include "coda/program/text.h"
 #include "coda/rewrite/ledger.h"
-#include "coda/rewrite/partition.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 namespace {
@@ -16,7 +16,7 @@ struct Report {
 };
 
 Report report_of(const Program& block, const Sizes& sizes) {
-  Report report{.partition = rewrite(block), .fused = {}, .unfused = {}};
+  Report report{.partition = rewrite(block).forward, .fused = {}, .unfused = {}};
   report.fused = ledger(report.partition.schedule, sizes);
   report.unfused = ledger(unfused(report.partition.block), sizes);
   return report;

@@ -25,10 +25,6 @@ struct Partition {
 // their storage_dtype.
 Partition partition(const Program& block);
 
-// The passes, in order: the readable list. Today: simplify, partition. The algebra of whole
-// blocks goes between the two.
-Partition rewrite(const Program& block);
-
 // The unfused sequence: one step for each node that does work, as a library would call them. The
 // rival of the ledger.
 Schedule unfused(const Program& block);

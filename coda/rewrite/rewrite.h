@@ -1,0 +1,49 @@
+// coda/rewrite/rewrite.h: a whole block, or a whole training step, to kernels: the passes in order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coda/rewrite/grad.h"
+#include "coda/rewrite/partition.h"
+
+namespace coda {
+
+struct RewriteOptions {
+  // Row scales leave the operands of products even where these are f16, whose range they may
+  // exceed.
+  bool delay_f16 = false;
+  // Bytes that one forward may keep for its backward, at `sizes`; none: as many as pay.
+  std::optional<std::int64_t> memory = {};
+  std::set<std::string> save = {}, recompute = {};  // names of values; against the policy's choice
+  // The gradients that add into what their results hold, instead of overwriting them: names of
+  // parameters.
+  std::set<std::string> accumulate = {};
+  // What costs are compared at. A name that is missing counts as 1024.
+  Sizes sizes = {};
+};
+
+// The program after one pass.
+struct Pass {
+  std::string name;
+  Program program;
+};
+
+struct Rewritten {
+  Partition forward;
+  std::optional<Partition> backward;  // with a gradient only
+  std::vector<std::string> saved;     // what forward keeps for it, beside results
+  std::vector<Pass> passes;           // in order; those of backward start with "grad"
+  std::vector<std::string> notes;     // rules that could have been applied and were not, and why
+};
+
+// simplify, reparam, partition.
+Rewritten rewrite(const Program& block, const RewriteOptions& options = {});
+// simplify, reparam, grad, save or recompute, then simplify, reductions and partition of each half.
+Rewritten rewrite(const Program& block, const GradOptions& gradients,
+                  const RewriteOptions& options = {});
+
+}  // namespace coda
