@@ -1,0 +1,242 @@
+// tests/rewrite_random_test.cpp: ten thousand random blocks rewrite, check, and mean what they
+// meant, forward and backward; and the work that this takes is bounded.
+//
+// `rewrite_random_test --blocks=100000 --first=1` takes more of them, `--long` a hundred thousand.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <ctime>
+#include <mutex>
+#include <thread>
+
+#include "coda/rewrite/grad.h"
+#include "coda/rewrite/rewrite.h"
+#include "tests/exact_schedule.h"
+#include "tests/random_transformer.h"
+#include "tests/shrink_block.h"
+
+namespace coda::testing {
+
+// What the command line asks for.
+struct Request {
+#ifdef __SANITIZE_ADDRESS__  // ten times slower: a sample will do
+  std::uint64_t blocks = 200;
+#else
+  std::uint64_t blocks = 10000;
+#endif
+  std::uint64_t first = 1;
+} request;
+
+namespace {
+
+// The bound on work: nodes of all steps, forward and backward, for each node of the block; and
+// seconds of this thread.
+constexpr double kNodesForEachNode = 40;
+constexpr double kSecondsForABlock = 1;
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+std::size_t nodes_of(const Schedule& schedule) {
+  std::size_t nodes = 0;
+  for (const Step& step : schedule.steps) nodes += step.program.nodes().size();
+  return nodes;
+}
+
+// What one block took.
+struct Work {
+  double seconds = 0;  // of rewrite alone
+  std::size_t nodes = 0, scheduled = 0;
+};
+
+GradOptions known(GradOptions gradients, const Program& program) {
+  std::erase_if(gradients.wrt,
+                [&](const std::string& name) { return program.find_param(name) < 0; });
+  return gradients;
+}
+
+constexpr double kTolerance = 1e-10;
+
+// Why the block's rewriting is wrong; empty: it is right.
+std::string wrong(const Program& program, const Sizes& sizes, const GradOptions& gradients,
+                  std::uint64_t seed, Work* work = nullptr) {
+  try {
+    const double before = thread_seconds();
+    const Rewritten both = rewrite(program, gradients);
+    const double seconds = thread_seconds() - before;
+    if (work != nullptr) {
+      *work = {seconds, program.nodes().size(),
+               nodes_of(both.forward.schedule) + nodes_of(both.backward->schedule)};
+    }
+    for (const Partition* half : {&both.forward, &*both.backward}) {
+      if (std::string why = not_kernels(half->schedule); !why.empty()) return why;
+    }
+
+    const Fill fill{.seed = seed, .at = {{"eps", 0.1}, {"rate", 0.3}, {"s", 0.7}}};
+    Tensors tensors;
+    draw(program, sizes, fill, tensors);
+    const auto want = evaluate(program, sizes, tensors);
+    if (seed % 4 == 0) {
+      const Schedule alone = rewrite(program).forward.schedule;
+      if (std::string why = not_kernels(alone); !why.empty()) return why;
+      const Tensors made = ExactSchedule(alone, sizes, tensors).take();
+      if (std::string why = differences(want, made, kTolerance); !why.empty()) {
+        return "forward: " + why;
+      }
+    }
+    Tensors made = ExactSchedule(both.forward.schedule, sizes, tensors).take();
+    if (std::string why = differences(want, made, kTolerance); !why.empty()) {
+      return "forward of a training step: " + why;
+    }
+    const Program gradient = grad(program, gradients);
+    draw(gradient, sizes, {.seed = seed + 1}, tensors);
+    const auto want_gradients = evaluate(gradient, sizes, tensors);
+    // Backward reads parameters, upstream gradients, results and saved values: by name.
+    for (const Param& param : both.backward->schedule.params) {
+      if (tensors.contains(param.name)) continue;
+      if (!made.contains(param.name)) return "forward does not make " + param.name;
+      tensors.emplace(param.name, std::move(made.at(param.name)));
+    }
+    const Tensors got = ExactSchedule(both.backward->schedule, sizes, tensors).take();
+    if (std::string why = differences(want_gradients, got, kTolerance); !why.empty()) {
+      return "backward: " + why;
+    }
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+struct Failure {
+  std::uint64_t seed = 0;
+  std::string why;
+};
+
+// Smaller by far, and with the same seed wrong for a reason of the same kind.
+std::string report(const Failure& failure) {
+  const RandomTransformer random(failure.seed);
+  const Program program = random.program();
+  const auto kind = [](const std::string& why) {
+    return why.substr(0, why.find(':'));
+  };
+  std::string why = failure.why;
+  const Program small = shrink(program, [&](const Program& each) {
+    const std::string now =
+        wrong(each, random.sizes(), known(random.gradients(), each), failure.seed);
+    const bool same = !now.empty() && kind(now) == kind(failure.why);
+    if (same) why = now;
+    return same;
+  });
+  std::string text = "seed " + std::to_string(failure.seed) + ": " + failure.why +
+                     "\nfor short:\n" + print(small) + why + "\nsizes:";
+  for (const auto& [name, size] : random.sizes()) text += " " + name + "=" + std::to_string(size);
+  text += "\nwrt:";
+  for (const std::string& name : known(random.gradients(), small).wrt) text += " " + name;
+  return text + "\n";
+}
+
+TEST(RewriteRandom, BlocksKeepTheirMeaningForwardAndBackward) {
+  std::atomic<std::uint64_t> next = request.first;
+  const std::uint64_t end = request.first + request.blocks;
+  std::mutex mutex;
+  std::vector<Failure> failures;
+  Work total;
+  double slowest = 0, most_nodes = 0;
+  std::uint64_t slowest_seed = 0, most_seed = 0;
+  const auto worker = [&] {
+    for (std::uint64_t seed = next++; seed < end; seed = next++) {
+      const RandomTransformer random(seed);
+      Work work;
+      std::string why;
+      try {
+        const Program program = random.program();
+        why = wrong(program, random.sizes(), random.gradients(), seed, &work);
+      } catch (const std::exception& error) {
+        why = std::string("ill-typed: ") + error.what() + "\n" + random.text();
+      }
+      const std::lock_guard lock(mutex);
+      if (!why.empty()) failures.push_back({seed, why});
+      total.seconds += work.seconds;
+      total.nodes += work.nodes;
+      total.scheduled += work.scheduled;
+      if (work.seconds > slowest) {
+        slowest = work.seconds;
+        slowest_seed = seed;
+      }
+      const double growth = static_cast<double>(work.scheduled) /
+                            static_cast<double>(std::max<std::size_t>(work.nodes, 1));
+      if (growth > most_nodes) {
+        most_nodes = growth;
+        most_seed = seed;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::min(2u, std::thread::hardware_concurrency()); ++t) {
+    threads.emplace_back(worker);
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  std::ranges::sort(failures, {}, &Failure::seed);
+  for (std::size_t i = 0; i < failures.size() && i < 3; ++i) {
+    const bool ill_typed = failures[i].why.starts_with("ill-typed");
+    ADD_FAILURE() << (ill_typed ? failures[i].why : report(failures[i]));
+  }
+  std::string seeds;
+  for (const Failure& each : failures) {
+    if (seeds.size() < 2000) seeds += " " + std::to_string(each.seed);
+  }
+  EXPECT_TRUE(failures.empty()) << failures.size() << " of " << request.blocks
+                                << " blocks fail:" << seeds;
+  std::printf(
+      "%llu blocks, %.1f nodes each; rewritten twice in %.2f ms each, seed %llu in %.0f ms; "
+      "%.1f nodes of steps for each node, seed %llu %.1f\n",
+      static_cast<unsigned long long>(request.blocks),
+      static_cast<double>(total.nodes) / static_cast<double>(request.blocks),
+      1e3 * total.seconds / static_cast<double>(request.blocks),
+      static_cast<unsigned long long>(slowest_seed), 1e3 * slowest,
+      static_cast<double>(total.scheduled) / static_cast<double>(total.nodes),
+      static_cast<unsigned long long>(most_seed), most_nodes);
+  EXPECT_LT(slowest, kSecondsForABlock) << "seed " << slowest_seed;
+  EXPECT_LT(most_nodes, kNodesForEachNode) << "seed " << most_seed;
+}
+
+TEST(RewriteRandom, TheMixHasWhatRulesLookAt) {
+  std::map<std::string, int> counts;
+  constexpr int kBlocks = 1000;
+  for (std::uint64_t seed = 1; seed <= kBlocks; ++seed) {
+    const RandomTransformer random(seed);
+    for (const std::string& each : random.features()) ++counts[each];
+  }
+  EXPECT_GE(counts.size(), 45u);
+  for (const auto& [feature, count] : counts) EXPECT_GE(count, kBlocks / 100) << feature;
+}
+
+}  // namespace
+}  // namespace coda::testing
+
+int main(int count, char** arguments) {
+  ::testing::InitGoogleTest(&count, arguments);
+  for (int i = 1; i < count; ++i) {
+    const std::string argument = arguments[i];
+    const std::size_t equals = argument.find('=');
+    const std::string flag = argument.substr(0, equals);
+    if (flag == "--long") {
+      coda::testing::request.blocks = 100000;
+    } else if (flag == "--blocks" && equals != std::string::npos) {
+      coda::testing::request.blocks = std::stoull(argument.substr(equals + 1));
+    } else if (flag == "--first" && equals != std::string::npos) {
+      coda::testing::request.first = std::stoull(argument.substr(equals + 1));
+    } else {
+      std::fprintf(stderr, "unknown argument %s; known: --blocks=N --first=SEED --long\n",
+                   argument.c_str());
+      return 2;
+    }
+  }
+  return RUN_ALL_TESTS();
+}
