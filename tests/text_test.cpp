@@ -13,6 +13,7 @@
 #include "coda/program/builder.h"
 #include "coda/program/library.h"
 #include "coda/rewrite/grad.h"
+#include "coda/rewrite/halves.h"
 #include "coda/rewrite/rewrite.h"
 
 namespace coda {
@@ -214,6 +215,25 @@ TEST(Text, PrintsProgramsThatNoAuthorWrote) {
   EXPECT_NE(text.find("y, _unused = split("), std::string::npos) << text;
   EXPECT_NE(text.find("# tabs and  bytes\n#\n# and a gap\n"), std::string::npos) << text;
   (void)nan;
+}
+
+TEST(Text, NamesMayHaveDots) {
+  const std::string text =
+      "coda 1\n\n"
+      "program 0.f(0.wq: bf16[N, D.1], 12.gamma1: f32[N], d_0.wq: bf16[M, D.1])\n"
+      "    -> (d_1.wq.sum: f32[M, N], 3._x: f32[N]) {\n"
+      "  0.t = d_0.wq @ 0.wq + 0.5\n"
+      "  d_1.wq.sum = 2.5 * 0.t * 12.gamma1 + 1e-5 * 0.t\n"
+      "  3._x = 12.gamma1 * 0.1\n"
+      "}\n";
+  const Module module = parse(text, "f.coda");
+  const Program& program = module.programs[0];
+  EXPECT_EQ(program.name(), "0.f");
+  EXPECT_EQ(program.params()[0].name, "0.wq");
+  EXPECT_EQ(program.params()[0].type.text(), "bf16[N, D.1]");
+  EXPECT_EQ(program.results()[1].name, "3._x");
+  EXPECT_EQ(print(program), text);
+  EXPECT_EQ(format(text, "f.coda"), text);
 }
 
 TEST(Text, PrintsOneNodeAsItsStatement) {

@@ -17,6 +17,31 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
+bool is_name_part(char c) {
+  return is_letter(c) || is_digit(c);
+}
+
+// Bytes of the name at the start of `text`; 0 where there is none. A name is parts joined by single
+// dots; where the first is a number, which would make `2.5` a name, the second starts with a letter
+// or _.
+std::size_t name_length(std::string_view text) {
+  const auto part = [&](std::size_t at) {
+    std::size_t end = at;
+    while (end < text.size() && is_name_part(text[end])) ++end;
+    return end;
+  };
+  std::size_t end = part(0);
+  const bool numbered = end > 0 && is_digit(text[0]);
+  if (numbered) {
+    if (!std::ranges::all_of(text.substr(0, end), is_digit)) return 0;
+    if (end + 1 >= text.size() || text[end] != '.' || !is_letter(text[end + 1])) return 0;
+  }
+  while (end > 0 && end + 1 < text.size() && text[end] == '.' && is_name_part(text[end + 1])) {
+    end = part(end + 1);
+  }
+  return end;
+}
+
 // Bytes of the valid UTF-8 sequence at `at`; 0 where there is none.
 std::size_t utf8_length(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) {
@@ -98,8 +123,10 @@ class Lexer {
     } else if (c == '#') {
       comment();
     } else if (is_letter(c)) {
-      push(TokenKind::name, run_of([](char d) { return is_letter(d) || is_digit(d); }), 0);
+      push(TokenKind::name, name_length(text_.substr(at_)), 0);
     } else if (is_digit(c)) {
+      const std::size_t length = name_length(text_.substr(at_));
+      if (length > 0) return push(TokenKind::name, length, 0);
       number();
     } else if (c == '"') {
       string();
@@ -120,13 +147,6 @@ class Lexer {
     line_start_ = at_;
     starts_line_ = true;
     line_has_content_ = false;
-  }
-
-  template <class Predicate>
-  std::size_t run_of(Predicate take) const {
-    std::size_t end = at_;
-    while (end < text_.size() && take(text_[end])) ++end;
-    return end - at_;
   }
 
   Span span(std::size_t length) {
@@ -222,8 +242,8 @@ class Lexer {
     }
     const std::string written(text_.substr(at_, end - at_));
     bad(end - at_, "`" + written + "` is neither a number nor a name",
-        "a number is digits, with a fraction and an exponent where wanted; a name does not start "
-        "with a digit",
+        "a number is digits, with a fraction and an exponent where wanted; a name starts with a "
+        "letter or `_`, or with a number and a dot, like `0.wq`",
         "write it like `2`, `0.5` or `1e-5`");
   }
 
@@ -282,7 +302,7 @@ class Lexer {
       return bad(1, shown + " is not part of the language", kSymbolRule, "remove it");
     }
     bad(length, shown + " (U+" + hex("%04X", code_point(sequence)) + ") cannot stand here",
-        "outside comments a text is ASCII: names are letters a-z A-Z, digits and `_`",
+        "outside comments a text is ASCII: names are letters a-z A-Z, digits, `_` and dots",
         "spell it with ASCII letters, such as `gamma`");
   }
 
@@ -299,6 +319,10 @@ class Lexer {
 
 bool is_literal(std::string_view name) {
   return name == "true" || name == "false" || name == "inf" || name == "nan";
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() && name_length(text) == text.size() && !is_reserved(text);
 }
 
 bool is_reserved(std::string_view name) {

@@ -32,7 +32,7 @@ inline constexpr std::size_t kMostDiagnostics = 100;
 
 enum class TokenKind : std::uint8_t {
   end,     // of the text
-  name,    // letters, digits and _, not starting with a digit
+  name,    // letters, digits, _ and single dots inside: `gamma1`, `0.wq`, `d_0.wq`
   number,  // 12, 0.5, 1e-5
   string,  // "…", on one line
   symbol,  // one of ( ) [ ] { } , : = += -> + - * / @ == != < <= > >=
@@ -63,6 +63,9 @@ struct Lexed {
 bool is_literal(std::string_view name);
 // The language's own words, literals and dtypes included: nothing else may have such a name.
 bool is_reserved(std::string_view name);
+
+// Whether a value may be called that: a name that is not reserved.
+bool is_name(std::string_view text);
 
 // Reports what is no token of the language, and goes on.
 Lexed lex(const Source& source, std::vector<Diagnostic>& diagnostics);

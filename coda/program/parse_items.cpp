@@ -328,7 +328,10 @@ std::string Parser::new_name(std::string_view what) {
   if (name.kind == TokenKind::bad) throw Skip();
   if (name.kind != TokenKind::name) {
     fail(name, "expected the name of " + std::string(what) + ", found " + shown(name),
-         "a name is letters, digits and `_`, and does not start with a digit", "write a name here");
+         "a name is letters, digits, `_` and dots inside; it starts with a letter, `_` or a number "
+         "and a "
+         "dot, like `0.wq`",
+         "write a name here");
   }
   if (is_reserved(name.text)) {
     fail(name, quoted(name.text) + " cannot be the name of " + std::string(what),

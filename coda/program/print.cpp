@@ -175,17 +175,6 @@ Tree node_tree(const Program& program, const Node& node, std::vector<Tree> args)
   return tree(ExprKind::call, word, std::move(args));
 }
 
-bool is_identifier(const std::string& name) {
-  const auto letter = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-  };
-  const auto good = [&](char c) {
-    return letter(c) || (c >= '0' && c <= '9');
-  };
-  return !name.empty() && letter(name[0]) && std::ranges::all_of(name, good) &&
-         !ast::is_reserved(name);
-}
-
 class Printer {
  public:
   explicit Printer(const Program& program)
@@ -282,7 +271,7 @@ class Printer {
     }
     for (std::size_t v = 0; v < program_.values().size(); ++v) {
       const std::string& name = program_.values()[v].name;
-      if (!names_[v].empty() || !is_identifier(name) || name == "_") continue;
+      if (!names_[v].empty() || !ast::is_name(name) || name == "_") continue;
       const bool unused = uses_[v] == 0 && !name.starts_with("_");
       names_[v] = fresh(unused ? "_" + name : name);
     }

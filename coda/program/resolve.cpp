@@ -259,14 +259,21 @@ class Resolver {
   void unknown(const Expr& expr, const std::string& what,
                const std::vector<std::string>& candidates) {
     const std::string near = nearest(expr.text, candidates);
-    if (const auto found = names_.find(near); found != names_.end()) found->second.used = true;
+    const std::string head = expr.text.substr(0, expr.text.find('.'));
+    const bool attribute = head != expr.text && names_.contains(head);
+    if (const auto found = names_.find(attribute ? head : near); found != names_.end()) {
+      found->second.used = true;
+    }
     std::string have;
     for (std::size_t i = 0; i < candidates.size() && i < 12; ++i)
       have += (i == 0 ? "" : ", ") + candidates[i];
     if (candidates.size() > 12) have += ", …";
     report(expr.span, "unknown " + what + " " + quoted(expr.text),
            have.empty() ? "there is no " + what + " yet" : "the " + what + "s here are " + have,
-           !near.empty()     ? "did you mean " + quoted(near) + "?"
+           attribute ? "a dot is part of a name: " + quoted(head) +
+                           " has no attributes; call an op instead, such as " +
+                           quoted("f32(" + head + ")")
+           : !near.empty()   ? "did you mean " + quoted(near) + "?"
            : what == "value" ? "assign it before this statement, or make it a parameter"
                              : "name a dimension of a parameter");
   }
