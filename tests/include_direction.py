@@ -18,13 +18,14 @@ MAY_INCLUDE = {
     "core": set(),
     "program": {"core"},
     "check": {"core", "program"},
-    "rewrite": CHECKED,
+    "algebra": {"core", "program"},
+    "rewrite": CHECKED | {"algebra"},
     "backend": CHECKED,
     "reference": BACKEND,
     "cpu": BACKEND,
     "cuda": BACKEND,
     "device": set(),
-    "model": BACKEND | {"rewrite", "reference", "cpu", "cuda"},
+    "model": BACKEND | {"algebra", "rewrite", "reference", "cpu", "cuda"},
 }
 MODEL = MAY_INCLUDE["model"]
 # Outside coda/: the model too; tests may see everything.

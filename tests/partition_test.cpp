@@ -8,6 +8,7 @@
 #include "coda/program/builder.h"
 #include "coda/program/library.h"
 #include "coda/program/text.h"
+#include "coda/rewrite/halves.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/ledger.h"
 #include "coda/rewrite/rewrite.h"

@@ -120,6 +120,7 @@ void ternary(const Loops& loops, const Arg* args) {
     }                                          \
   }
 
+CODA_FUNCTOR(Itself, (D, V a), return a;);
 CODA_FUNCTOR(Neg, (D, V a), return hn::Neg(a););
 CODA_FUNCTOR(Abs, (D, V a), return hn::Abs(a););
 CODA_FUNCTOR(Sqrt, (D, V a), return hn::Sqrt(a););
@@ -183,6 +184,10 @@ Map find(Op op) {
       return unary<T, Sigmoid>;
     case Op::erf:
       return unary<T, Erf>;
+    case Op::detach:
+    case Op::save:
+    case Op::recompute:
+      return unary<T, Itself>;
     case Op::add:
       return binary<T, Add>;
     case Op::sub:

@@ -10,7 +10,7 @@
 #include "coda/model/blocks.h"
 #include "coda/model/corpus.h"
 #include "coda/model/parameters.h"
-#include "coda/rewrite/grad.h"
+#include "coda/rewrite/halves.h"
 
 namespace coda {
 

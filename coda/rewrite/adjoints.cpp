@@ -32,46 +32,44 @@ Expr spread_to(Expr e, const Type& type) {
   return missing.factors.empty() ? e : spread(e, missing, 0, type.dims);
 }
 
-Expr in_dims(Expr e, const std::vector<Dim>& dims) {
-  return e.type().dims == dims ? e : spread(e, {}, 0, dims);
-}
-
-Expr zeros(Builder& builder, const std::vector<Dim>& dims) {
-  const Expr zero = cast({&builder, builder.constant(0)}, DType::f32);  // the constant is i64
-  Dim all;
-  for (const Dim& dim : dims) all = all * dim;
-  return dims.empty() ? zero : spread(zero, all, 0, dims);
-}
-
 Adjoints::Adjoints(const Program& program, const std::vector<Value>& wrt, Copier& forward,
                    Builder& builder)
     : program_(&program),
+      uses_(program),
       forward_(&forward),
       builder_(&builder),
       wanted_(program.values().size()),
-      adjoints_(program.values().size()) {
+      adjoints_(program.values().size()),
+      dots_(program.values().size()) {
   for (const Value v : wrt) wanted_[static_cast<std::size_t>(v.id)] = true;
   for (const Node& node : program.nodes()) {
-    const bool any = std::ranges::any_of(node.args, [&](Value v) { return wanted(v); });
+    const bool any =
+        node.op != Op::detach && std::ranges::any_of(node.args, [&](Value v) { return wanted(v); });
     for (const Value v : node.results) {
       wanted_[static_cast<std::size_t>(v.id)] = any && is_float(program.type(v).dtype);
     }
   }
 }
 
-void Adjoints::add(Value v, Expr e) {
-  if (!wanted(v)) return;
+void Adjoints::sum_into(std::optional<Expr>& sum, Value v, Expr e) {
   const Type& type = program_->type(v);
   for (const Dim& run : missing_runs(Type(e.type()), type)) e = reduce(Op::sum, e, run);
-  std::optional<Expr>& adjoint = adjoints_[static_cast<std::size_t>(v.id)];
-  if (!adjoint) {
-    adjoint = e;
+  if (!sum) {
+    sum = e;
     return;
   }
   // NOTE: B*S and S*N would share a factor without aligning: then both take all factors first.
-  const bool aligns = missing_runs(e.type(), adjoint->type()).empty() ||
-                      missing_runs(adjoint->type(), e.type()).empty();
-  adjoint = aligns ? *adjoint + e : spread_to(*adjoint, type) + spread_to(e, type);
+  const bool aligns =
+      missing_runs(e.type(), sum->type()).empty() || missing_runs(sum->type(), e.type()).empty();
+  sum = aligns ? *sum + e : spread_to(*sum, type) + spread_to(e, type);
+}
+
+void Adjoints::add(Value v, Expr e) {
+  if (wanted(v)) sum_into(adjoints_[static_cast<std::size_t>(v.id)], v, e);
+}
+
+void Adjoints::add_dot(Value v, Expr e) {
+  if (wanted(v)) sum_into(dots_[static_cast<std::size_t>(v.id)], v, e);
 }
 
 void Adjoints::add_aligned(Value v, Expr e, const Type& repeated) {

@@ -11,15 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "coda/program/builder.h"
+#include "coda/algebra/factors.h"
+#include "coda/algebra/rebuild.h"
 
 namespace coda {
 
 // `e` with all factors of `type`, repeated along those that it lacks.
 Expr spread_to(Expr e, const Type& type);
-// `e`, whose factors are those of `dims`, in that order and grouping.
-Expr in_dims(Expr e, const std::vector<Dim>& dims);
-Expr zeros(Builder& builder, const std::vector<Dim>& dims);
 
 class Adjoints {
  public:
@@ -28,6 +26,7 @@ class Adjoints {
            Builder& builder);
 
   const Program& program() const { return *program_; }
+  const Uses& uses() const { return uses_; }
   Builder& builder() const { return *builder_; }
   Expr forward(Value v) const { return {builder_, (*forward_)(v)}; }
   bool wanted(Value v) const { return wanted_[static_cast<std::size_t>(v.id)]; }
@@ -35,16 +34,24 @@ class Adjoints {
   // Adds `e`, summed over factors that `v` lacks, to the adjoint of `v`; nothing where `v` is not
   // wanted.
   void add(Value v, Expr e);
+  // v · (adjoint of v), where that is what a rule has at hand: the share of a scale r in z = r·S is
+  // ⟨dz, S⟩ = ⟨dz, z⟩ / r. It counts beside of().
+  const std::optional<Expr>& dot_of(Value v) const { return dots_[static_cast<std::size_t>(v.id)]; }
+  void add_dot(Value v, Expr e);
+  bool reached(Value v) const { return of(v).has_value() || dot_of(v).has_value(); }
   // The same where `v` was repeated over the factors of `repeated`: what `e` lacks of these counts
   // as often.
   void add_aligned(Value v, Expr e, const Type& repeated);
 
  private:
+  void sum_into(std::optional<Expr>& sum, Value v, Expr e);
+
   const Program* program_;
+  Uses uses_;
   Copier* forward_;
   Builder* builder_;
   std::vector<bool> wanted_;
-  std::vector<std::optional<Expr>> adjoints_;
+  std::vector<std::optional<Expr>> adjoints_, dots_;
 };
 
 }  // namespace coda

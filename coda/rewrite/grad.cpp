@@ -1,14 +1,10 @@
 // coda/rewrite/grad.cpp: drives the table of gradient rules over a program, last node first.
-//
-// The gradient is built with every parameter it could need, then copied with those that it does
-// need: parameters come before the first node, and only the rules know what they read.
 #include "coda/rewrite/grad.h"
 
 #include <algorithm>
 #include <set>
 
 #include "coda/rewrite/gradient_rules.h"
-#include "coda/rewrite/saving.h"
 
 namespace coda {
 namespace {
@@ -95,12 +91,6 @@ Request resolve(const Program& program, const GradOptions& options) {
   return request;
 }
 
-// A forward value that the backward reads instead of computing it.
-struct Given {
-  Param param;
-  Value value;
-};
-
 // `d_v` for the adjoint of each value that the author named.
 void name_adjoints(const Adjoints& adjoints, const Node& node, std::set<std::string>& taken) {
   for (const Value v : node.results) {
@@ -113,32 +103,68 @@ void name_adjoints(const Adjoints& adjoints, const Node& node, std::set<std::str
   }
 }
 
-// The gradient with all parameters that it could read, used or not.
-Program reverse(const Program& program, const Request& request, const std::vector<Given>& given) {
-  Builder builder(program.name() + "_grad", Program::Kind::block);
-  builder.comment("The gradient of " + program.name() + ".");
+// The type of a gradient's result, and how it is stored.
+Result declare(const Param& param, const GradOptions& options) {
+  Result result{.name = "d_" + param.name, .type = param.type, .value = {}};
+  const auto into = options.accumulate.find(param.name);
+  if (into != options.accumulate.end()) {
+    result.type.dtype = into->second;
+    result.store = Store::accumulate;
+  }
+  return result;
+}
+
+void require_known(const Program& program, const GradOptions& options, const Request& request) {
+  for (const auto& [name, dtype] : options.accumulate) {
+    const int index = program.find_param(name);
+    if (index < 0 || std::ranges::find(request.wrt, index) == request.wrt.end()) {
+      std::vector<std::string> known;
+      for (const int i : request.wrt) {
+        known.push_back(program.params()[static_cast<std::size_t>(i)].name);
+      }
+      fail(program, "no gradient with respect to `" + name + "` is computed, so none accumulates",
+           "a gradient that accumulates is one of those asked for",
+           suggestion(name, known, "leave it out"));
+    }
+    if (!is_float(dtype)) {
+      fail(program,
+           "the gradient of `" + name + "` cannot accumulate in " + std::string(name_of(dtype)),
+           "gradients accumulate in f32, bf16 or f16", "name one of these");
+    }
+  }
+}
+
+// The whole of a training step: results of `program` first where they are asked for, then
+// d_<param>.
+Program reverse(const Program& program, const Request& request, const GradOptions& options,
+                std::string name, std::string comment, bool with_results) {
+  Builder builder(std::move(name), Program::Kind::block);
+  builder.comment(std::move(comment));
+  builder.place(program.where());
   Copier forward(program, builder);
   std::set<std::string> taken;
-  const auto declare = [&](const std::string& name, const Type& type) {
-    taken.insert(name);
-    return builder.param(name, type);
+  const auto take = [&](const std::string& param, const Type& type) {
+    taken.insert(param);
+    return builder.param(param, type);
   };
   std::vector<Value> wrt;
   for (std::size_t i = 0; i < program.params().size(); ++i) {
     const Param& param = program.params()[i];
-    forward.map(Value{static_cast<int>(i)}, declare(param.name, param.type));
+    forward.map(Value{static_cast<int>(i)}, take(param.name, param.type));
   }
   for (const int i : request.wrt) {
     wrt.push_back(Value{i});
     taken.insert("d_" + program.params()[static_cast<std::size_t>(i)].name);
   }
-  for (const Given& each : given) {
-    forward.map(each.value, declare(each.param.name, each.param.type));
-  }
   std::vector<Value> upstream;
   for (const int i : request.of) {
     const Result& result = program.results()[static_cast<std::size_t>(i)];
-    upstream.push_back(declare("d_" + result.name, result.type));
+    upstream.push_back(take("d_" + result.name, result.type));
+  }
+  if (with_results) {
+    for (const Result& result : program.results()) {
+      builder.result(result.name, result.type, forward(result.value), result.store);
+    }
   }
 
   Adjoints adjoints(program, wrt, forward, builder);
@@ -149,7 +175,7 @@ Program reverse(const Program& program, const Request& request, const std::vecto
   for (std::size_t n = program.nodes().size(); n-- > 0;) {
     const Node& node = program.nodes()[n];
     const auto reached = [&](Value v) {
-      return adjoints.of(v).has_value();
+      return adjoints.reached(v);
     };
     if (std::ranges::none_of(node.results, reached)) continue;
     builder.place(node.where);
@@ -157,139 +183,43 @@ Program reverse(const Program& program, const Request& request, const std::vecto
     differentiate({adjoints, node});
   }
   for (const int i : request.wrt) {
-    const Param& param = program.params()[static_cast<std::size_t>(i)];
+    const Result declared = declare(program.params()[static_cast<std::size_t>(i)], options);
     const auto& adjoint = adjoints.of(Value{i});
     builder.result(
-        "d_" + param.name, param.type,
-        (adjoint ? spread_to(*adjoint, param.type) : zeros(builder, param.type.dims)).value);
+        declared.name, declared.type,
+        (adjoint ? spread_to(*adjoint, declared.type) : zeros(builder, declared.type.dims)).value,
+        declared.store);
   }
   return std::move(builder).finish();
-}
-
-// The same without the parameters among the first `optional` that nothing reads.
-Program prune(const Program& program, std::size_t optional) {
-  const std::vector<int> uses = use_counts(program);
-  Builder builder(program.name(), program.kind());
-  builder.comment(program.comment());
-  Copier copy(program, builder);
-  for (std::size_t i = 0; i < program.params().size(); ++i) {
-    const Param& param = program.params()[i];
-    if (i < optional && uses[i] == 0) continue;
-    copy.map(Value{static_cast<int>(i)}, builder.param(param.name, param.type));
-  }
-  for (const Result& result : program.results()) {
-    builder.result(result.name, result.type, copy(result.value), result.store);
-  }
-  return std::move(builder).finish();
-}
-
-// A name for each given value that no parameter, result or other given value has.
-class Names {
- public:
-  explicit Names(const Program& program) {
-    for (const Param& param : program.params()) taken_.insert(param.name);
-    for (const Result& result : program.results()) taken_.insert(result.name);
-  }
-  std::string operator()(const Program& program, Value v) {
-    const std::string& given = program.value(v).name;
-    const std::string base = given.empty() ? std::string(name_of(program.node(v).op)) : given;
-    std::string name = base;
-    for (int k = 1; !taken_.insert(name).second; ++k) name = base + "_" + std::to_string(k);
-    return name;
-  }
-
- private:
-  std::set<std::string> taken_;
-};
-
-// What the backward reads where it may read everything.
-Needs needs_of(const Program& program, const Request& request) {
-  const std::vector<DType> stored = storage_dtypes(program);
-  std::vector<Given> given;
-  Names name(program);
-  for (const Node& node : program.nodes()) {
-    if (class_of(node.op) == OpClass::leaf) continue;
-    for (const Value v : node.results) {
-      const DType dtype = stored[static_cast<std::size_t>(v.id)];
-      given.push_back({{name(program, v), {dtype, program.type(v).dims}}, v});
-    }
-  }
-  const Program backward = reverse(program, request, given);
-  const std::size_t first = program.params().size();
-  const auto given_by = [&](Value v) {
-    const auto id = static_cast<std::size_t>(v.id);
-    return id >= first && id < first + given.size() ? given[id - first].value : Value{};
-  };
-  Needs needs;
-  for (const Node& node : backward.nodes()) {
-    const bool stores = node.op == Op::product || class_of(node.op) == OpClass::opaque;
-    for (const Value arg : node.args) {
-      if (given_by(arg).id < 0) continue;
-      needs.values.insert(given_by(arg));
-      if (stores) needs.operands.insert(given_by(arg));
-    }
-  }
-  for (const Result& result : backward.results()) {
-    if (given_by(result.value).id >= 0) needs.values.insert(given_by(result.value));
-  }
-  return needs;
-}
-
-// The saved values by name: that of a result which holds the value well enough, else a new one.
-std::vector<Given> name_saved(const Program& program, const std::vector<Value>& saved) {
-  const std::vector<DType> stored = storage_dtypes(program);
-  std::vector<Given> given;
-  Names name(program);
-  for (const Value v : saved) {
-    const DType dtype = stored[static_cast<std::size_t>(v.id)];
-    // A statistic stored in 16 bits, or a transposed result, is saved again in its own form.
-    const auto holds = [&](const Result& result) {
-      return result.value == v && result.store == Store::overwrite &&
-             result.type.dims == program.type(v).dims &&
-             size_of(result.type.dtype) >= size_of(dtype) && program.find_param(result.name) < 0;
-    };
-    const auto result = std::ranges::find_if(program.results(), holds);
-    if (result != program.results().end()) {
-      given.push_back({{result->name, result->type}, v});
-    } else {
-      given.push_back({{name(program, v), {dtype, program.type(v).dims}}, v});
-    }
-  }
-  return given;
 }
 
 }  // namespace
 
 Program grad(const Program& program, const GradOptions& options) {
-  return prune(reverse(program, resolve(program, options), {}), program.params().size());
+  const Request request = resolve(program, options);
+  require_known(program, options, request);
+  const Program whole = reverse(program, request, options, program.name() + "_grad",
+                                "The gradient of " + program.name() + ".", false);
+  // Without the parameters that no gradient reads; the upstream ones stay.
+  const std::vector<int> uses = use_counts(whole);
+  Builder builder(whole.name(), whole.kind());
+  builder.comment(whole.comment());
+  Copier copy(whole, builder);
+  for (std::size_t i = 0; i < whole.params().size(); ++i) {
+    const Param& param = whole.params()[i];
+    if (i < program.params().size() && uses[i] == 0) continue;
+    copy.map(Value{static_cast<int>(i)}, builder.param(param.name, param.type));
+  }
+  for (const Result& result : whole.results()) {
+    builder.result(result.name, result.type, copy(result.value), result.store);
+  }
+  return std::move(builder).finish();
 }
 
-Training grad_for_training(const Program& program, const GradOptions& options) {
+Program joint(const Program& program, const GradOptions& options) {
   const Request request = resolve(program, options);
-  const std::vector<Given> given =
-      name_saved(program, choose_saved(program, needs_of(program, request)));
-  Training training;
-  training.backward =
-      prune(reverse(program, request, given), program.params().size() + given.size());
-
-  Builder forward(program.name(), Program::Kind::block);
-  forward.comment(program.comment());
-  Copier copy(program, forward);
-  for (std::size_t i = 0; i < program.params().size(); ++i) {
-    const Param& param = program.params()[i];
-    copy.map(Value{static_cast<int>(i)}, forward.param(param.name, param.type));
-  }
-  for (const Result& result : program.results()) {
-    forward.result(result.name, result.type, copy(result.value), result.store);
-  }
-  for (const Given& each : given) {
-    const std::string& name = each.param.name;
-    if (program.find_result(name) >= 0 || training.backward.find_param(name) < 0) continue;
-    forward.result(name, each.param.type, copy(each.value));
-    training.saved.push_back(name);
-  }
-  training.forward = std::move(forward).finish();
-  return training;
+  require_known(program, options, request);
+  return reverse(program, request, options, program.name(), program.comment(), true);
 }
 
 }  // namespace coda

@@ -1,6 +1,7 @@
 // coda/rewrite/grad.h: reverse mode. Program → Program; the gradient of a block is a block.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ struct GradOptions {
   // Parameters; empty: every floating-point one, but for the scalars that attention takes as
   // options.
   std::vector<std::string> wrt = {};
+  // Parameters whose gradient adds into what its result holds, and that result's dtype.
+  std::map<std::string, DType> accumulate = {};
 };
 
 // A block with the parameters that the gradients need, then the upstream gradient `d_<result>` of
@@ -20,16 +23,7 @@ struct GradOptions {
 // values are recomputed inside. What no gradient needs is not there.
 Program grad(const Program& program, const GradOptions& options = {});
 
-// Forward and backward as two blocks with the values between them named: the backward reads what
-// the forward saved.
-struct Training {
-  Program forward;   // the parameters; the results, then one result for each saved value
-  Program backward;  // needed parameters, needed results and saved values by name, then d_<result>;
-                     // results d_<param>
-  std::vector<std::string> saved;  // names of the extra results of `forward`
-};
-// Saves what is dear (products, reductions, opaque calls, gathers), recomputes maps and layout from
-// it; of all such sets the cheapest one (saving.h).
-Training grad_for_training(const Program& program, const GradOptions& options = {});
+// Both in one: all parameters, then `d_<result>`; all results, then `d_<param>`.
+Program joint(const Program& program, const GradOptions& options = {});
 
 }  // namespace coda

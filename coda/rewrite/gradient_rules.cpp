@@ -10,6 +10,7 @@
 #include <numbers>
 
 #include "coda/program/typing.h"
+#include "coda/rewrite/row_dot.h"
 
 namespace coda {
 namespace {
@@ -158,6 +159,7 @@ void differentiate(const Site& s) {
     case Op::size:
     case Op::index:
     case Op::uniform:
+    case Op::detach:
     case Op::eq:
     case Op::ne:
     case Op::lt:
@@ -186,7 +188,11 @@ void differentiate(const Site& s) {
     case Op::sqrt:
       return s.align(0, 0.5 * s.d() / s.y());
     case Op::rsqrt:
-      return s.align(0, -0.5 * s.d() * (s.y() * s.y() * s.y()));
+      if (const auto& dot = s.adjoints.dot_of(s.node.results[0])) {
+        s.align(0, -0.5 * *dot * (s.y() * s.y()));
+      }
+      if (s.has_d(0)) s.align(0, -0.5 * s.d() * (s.y() * s.y() * s.y()));
+      return;
     case Op::tanh:
       return s.align(0, s.d() * (1 - s.y() * s.y()));
     case Op::sigmoid:
@@ -202,8 +208,14 @@ void differentiate(const Site& s) {
       return s.align(1, -s.d());
     case Op::mul:
       if (s.node.args[0] == s.node.args[1]) return s.align(0, 2 * s.d() * s.x(0));
-      s.align(0, s.d() * s.x(1));
-      return s.align(1, s.d() * s.x(0));
+      for (std::size_t i = 0; i < 2; ++i) {
+        if (scales_on_chip(s.adjoints, s.node, i)) {
+          s.adjoints.add_dot(s.node.args[i], row_dot(s.adjoints, s.node));
+        } else {
+          s.align(i, s.d() * s.x(1 - i));
+        }
+      }
+      return;
     case Op::div:
       s.align(0, s.d() / s.x(1));
       return s.align(1, -(s.d() / s.x(1) * s.y()));
@@ -219,6 +231,8 @@ void differentiate(const Site& s) {
       return s.align(2, where(s.x(0), constant(s.d(), 0), s.d()));
 
     // A rounding passes the gradient on.
+    case Op::save:
+    case Op::recompute:
     case Op::cast:
     case Op::pin:
       return s.align(0, s.d());

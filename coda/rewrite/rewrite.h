@@ -19,9 +19,6 @@ struct RewriteOptions {
   // Bytes that one forward may keep for its backward, at `sizes`; none: as many as pay.
   std::optional<std::int64_t> memory = {};
   std::set<std::string> save = {}, recompute = {};  // names of values; against the policy's choice
-  // The gradients that add into what their results hold, instead of overwriting them: names of
-  // parameters.
-  std::set<std::string> accumulate = {};
   // What costs are compared at. A name that is missing counts as 1024.
   Sizes sizes = {};
 };
@@ -36,13 +33,14 @@ struct Rewritten {
   Partition forward;
   std::optional<Partition> backward;  // with a gradient only
   std::vector<std::string> saved;     // what forward keeps for it, beside results
-  std::vector<Pass> passes;           // in order; those of backward start with "grad"
+  std::vector<Pass> passes;           // in order; "forward" and "backward" start the halves
   std::vector<std::string> notes;     // rules that could have been applied and were not, and why
 };
 
-// simplify, reparam, partition.
+// simplify, the algebra (algebra/rule.h), partition.
 Rewritten rewrite(const Program& block, const RewriteOptions& options = {});
-// simplify, reparam, grad, save or recompute, then simplify, reductions and partition of each half.
+// The same with grad after the algebra of the block, so that differentiation gives the algebra of
+// backward; then save or recompute, and each half goes on alone.
 Rewritten rewrite(const Program& block, const GradOptions& gradients,
                   const RewriteOptions& options = {});
 

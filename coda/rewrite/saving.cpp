@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 
 #include "coda/rewrite/nominal.h"
 
@@ -15,6 +16,7 @@ namespace coda {
 namespace {
 
 constexpr double kUnlimited = 1e30;
+constexpr double kDear = 1e25;  // of a value that the author wants computed again
 
 // A flow network; augmenting paths are shortest ones (Edmonds and Karp).
 class Network {
@@ -105,10 +107,10 @@ bool runs_again(Op op) {
   throw InternalError("an op class that the saving policy does not know");
 }
 
-std::set<Value> stored_anyway(const Program& program) {
-  std::set<Value> stored;
-  for (const Result& result : program.results()) stored.insert(result.value);
+std::set<Value> stored_anyway(const Program& program, const Needs& needs) {
+  std::set<Value> stored = needs.results;
   for (const Node& node : program.nodes()) {
+    if (!needs.forward.contains(node.results[0])) continue;
     const bool call = class_of(node.op) == OpClass::opaque;
     if (node.op != Op::product && !call) continue;
     stored.insert(node.args.begin(), node.args.end());
@@ -119,8 +121,8 @@ std::set<Value> stored_anyway(const Program& program) {
 
 }  // namespace
 
-std::vector<Value> choose_saved(const Program& forward, const Needs& needs) {
-  const std::size_t count = forward.values().size();
+std::vector<Value> choose_saved(const Program& joint, const Needs& needs) {
+  const std::size_t count = joint.values().size();
   const std::size_t source = 2 * count, sink = source + 1;
   const auto in = [](Value v) {
     return 2 * static_cast<std::size_t>(v.id);
@@ -128,32 +130,49 @@ std::vector<Value> choose_saved(const Program& forward, const Needs& needs) {
   const auto out = [&](Value v) {
     return in(v) + 1;
   };
-  const std::vector<DType> dtypes = storage_dtypes(forward);
-  const std::set<Value> anyway = stored_anyway(forward);
+  const std::vector<DType> dtypes = storage_dtypes(joint);
+  const std::set<Value> anyway = stored_anyway(joint, needs);
   const auto bytes = [&](Value v) {
-    return nominal_elements(forward.type(v)) *
+    return nominal_elements(joint.type(v)) *
            static_cast<double>(size_of(dtypes[static_cast<std::size_t>(v.id)]));
+  };
+  const auto price = [&](Value v) {
+    if (needs.saved.contains(v)) return 0.0;
+    if (needs.recomputed.contains(v)) return kDear;
+    return (joint.is_param(v) || anyway.contains(v) ? 1 : 2) * bytes(v);
   };
 
   Network network(sink + 1);
+  std::vector<char> needed(count);
+  std::vector<Value> todo(needs.values.begin(), needs.values.end());
+  while (!todo.empty()) {
+    const Value v = todo.back();
+    todo.pop_back();
+    if (std::exchange(needed[static_cast<std::size_t>(v.id)], 1) != 0 || joint.is_param(v))
+      continue;
+    const std::vector<Value>& args = joint.node(v).args;
+    todo.insert(todo.end(), args.begin(), args.end());
+  }
   for (std::size_t id = 0; id < count; ++id) {
+    if (needed[id] == 0) continue;
     const Value v{static_cast<std::int32_t>(id)};
-    const bool is_there = forward.is_param(v) || anyway.contains(v);
-    network.connect(in(v), out(v), (is_there ? 1 : 2) * bytes(v));
+    network.connect(in(v), out(v), price(v));
     if (needs.values.contains(v)) network.connect(out(v), sink, kUnlimited);
-    if (forward.is_param(v) || !runs_again(forward.node(v).op)) {
+    const bool again =
+        !joint.is_param(v) && (runs_again(joint.node(v).op) || !needs.forward.contains(v));
+    if (!again) {
       network.connect(source, in(v), kUnlimited);
     } else {
-      for (const Value arg : forward.node(v).args) network.connect(out(arg), in(v), kUnlimited);
+      for (const Value arg : joint.node(v).args) network.connect(out(arg), in(v), kUnlimited);
       // Computed again, it must be written and read once more.
       if (needs.operands.contains(v)) network.connect(source, in(v), 2 * bytes(v));
     }
   }
   const std::vector<bool> reaches = network.reaches(source, sink);
   std::vector<Value> saved;
-  for (std::size_t id = forward.params().size(); id < count; ++id) {
+  for (std::size_t id = joint.params().size(); id < count; ++id) {
     const Value v{static_cast<std::int32_t>(id)};
-    if (!reaches[in(v)] && reaches[out(v)]) saved.push_back(v);
+    if (needed[id] != 0 && !reaches[in(v)] && reaches[out(v)]) saved.push_back(v);
   }
   return saved;
 }

@@ -8,17 +8,20 @@
 
 namespace coda {
 
-// What a backward pass needs of a forward program.
+// What a backward pass needs of the forward values of a joint program.
 struct Needs {
   std::set<Value> values;  // read by it, directly
-  std::set<Value>
-      operands;  // those among them that its products and calls read: stored, if not saved
+  // Those among them that its products and calls read: stored, if not saved.
+  std::set<Value> operands;
+  std::set<Value> results;  // stored by forward in any case
+  std::set<Value> forward;  // computed by forward in any case; the rest only backward needs
+  std::set<Value> saved, recomputed;  // by order of the author
 };
 
 // The values to save, in the order of the program: the cheapest set from which, with the
 // parameters, maps and layout give all that is needed. Products, reductions, indexed and opaque ops
-// never run again. A value that the forward stores anyway (an operand of its products and calls, a
-// result of it) costs half of one that it would store only for this.
-std::vector<Value> choose_saved(const Program& forward, const Needs& needs);
+// of the forward never run again. A value that the forward stores anyway (an operand of its
+// products and calls, a result of it) costs half of one that it would store only for this.
+std::vector<Value> choose_saved(const Program& joint, const Needs& needs);
 
 }  // namespace coda

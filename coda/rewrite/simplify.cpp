@@ -18,8 +18,9 @@ namespace {
 
 class Simplifier {
  public:
-  explicit Simplifier(const Program& from)
+  Simplifier(const Program& from, Hints hints)
       : from_(from),
+        hints_(hints),
         stored_(storage_dtypes(from)),
         to_(from.name(), from.kind()),
         mapped_(from.values().size()) {
@@ -168,6 +169,11 @@ class Simplifier {
       case Op::cast:
         if (type(args[0]).dtype == node.attr.dtype) return args[0];
         return std::nullopt;
+      case Op::detach:
+      case Op::save:
+      case Op::recompute:
+        if (hints_ == Hints::drop) return args[0];
+        return std::nullopt;
       default:
         return std::nullopt;
     }
@@ -232,6 +238,7 @@ class Simplifier {
   }
 
   const Program& from_;
+  const Hints hints_;
   const std::vector<DType> stored_;
   Builder to_;
   std::vector<Value> mapped_;
@@ -240,10 +247,10 @@ class Simplifier {
 
 }  // namespace
 
-Program simplify(const Program& program) {
-  Program simple = Simplifier(program).run();
-  for (Program again = Simplifier(simple).run(); !(again == simple);
-       again = Simplifier(simple).run()) {
+Program simplify(const Program& program, Hints hints) {
+  Program simple = Simplifier(program, hints).run();
+  for (Program again = Simplifier(simple, hints).run(); !(again == simple);
+       again = Simplifier(simple, hints).run()) {
     simple = std::move(again);
   }
   return simple;

@@ -1,0 +1,66 @@
+// coda/algebra/centred_squares.cpp: the sum of squares about the mean, from blocks:
+//   Σ(x - μ)² = Σ_blocks [ Σ_block (x - μ_b)² + n_b·(μ_b - μ)² ].
+// A tile sees blocks, never μ. Each block's squares are about its own mean, so nothing cancels.
+#include "coda/algebra/factors.h"
+#include "coda/algebra/rebuild.h"
+#include "coda/algebra/rule.h"
+
+namespace coda {
+namespace {
+
+// x of sum((x - mean(x, axis))², axis).
+std::optional<Value> centred(const Program& program, const Node& node) {
+  if (node.op != Op::sum || !is_op(program, node.args[0], Op::mul)) return std::nullopt;
+  const Node& square = program.node(node.args[0]);
+  if (square.args[0] != square.args[1]) return std::nullopt;
+  const Value v = behind_casts(program, square.args[0]);
+  if (!is_op(program, v, Op::sub)) return std::nullopt;
+  const Node& difference = program.node(v);
+  const std::optional<Value> of = mean_of(program, difference.args[1], node.attr.axis);
+  if (!of || behind_casts(program, *of) != behind_casts(program, difference.args[0])) {
+    return std::nullopt;
+  }
+  return of;
+}
+
+bool needs_blocks(const Program& program, Value x) {
+  x = behind_casts(program, x);
+  const Node* node = node_of(program, x);
+  if (node == nullptr) return false;
+  if (node->op == Op::product) return true;
+  if (!is_map(node->op) && class_of(node->op) != OpClass::layout) return false;
+  for (const Value arg : node->args) {
+    if (needs_blocks(program, arg)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Program centred_squares(const Program& program, Situation&) {
+  Rebuild build(program);
+  return std::move(build).run([&](const Node& node) -> std::optional<std::vector<Expr>> {
+    const std::optional<Value> of = centred(program, node);
+    if (!of || !needs_blocks(program, *of)) return std::nullopt;
+    const Dim& axis = node.attr.axis;
+    const Dim blocks = dim_of(Factor::blocks(axis, kBlock));
+    const Expr x = build(*of);
+    Builder& to = *x.builder;
+    const std::vector<Dim>& dims = x.type().dims;
+    const Expr size{&to, to.op(Op::size, {}, {.axis = axis})};
+    const Expr block{&to, to.op(Op::index, {}, {.axis = blocks})};
+    const Expr count =
+        map(Op::minimum, size - block * double{kBlock}, Expr{&to, to.constant(kBlock)});
+    const Expr sums = block_reduce(Op::block_sum, x, axis, kBlock);
+    const Expr means = sums / count;
+    const Expr c = x - spread(means, axis, kBlock, dims);
+    const Expr squares = block_reduce(Op::block_sum, c * c, axis, kBlock);
+    const Expr mean = reduce(Op::sum, sums, blocks) / size;
+    const Expr apart = means - mean;
+    const Expr all = reduce(Op::sum, squares + apart * apart * count, blocks);
+    if (all.type().dims != program.type(node.results[0]).dims) return std::nullopt;
+    return std::vector{all};
+  });
+}
+
+}  // namespace coda

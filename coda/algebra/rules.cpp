@@ -1,0 +1,52 @@
+// coda/algebra/rules.cpp: the list of rules.
+#include <array>
+
+#include "coda/algebra/rule.h"
+
+namespace coda {
+
+std::span<const Rule> block_rules() {
+  static constexpr std::array rules{
+      Rule{.name = "row_scale",
+           .identity = "(r·X·γ) @ W = r·((X·γ) @ W)",
+           .precondition = "only products read the operand; r is a whole-row statistic, or X a "
+                           "parameter; not past a pin, not into f16",
+           .buys = "no pass over whole rows between two products",
+           .apply = row_scale},
+      Rule{.name = "common_scale",
+           .identity = "r·A + r·(s·(x @ b)) = r·(A + (s·x) @ b)",
+           .precondition = "A and B are products that nothing else reads; x is made for this alone",
+           .buys = "one accumulator instead of two and their sum",
+           .apply = common_scale},
+  };
+  return rules;
+}
+
+std::span<const Rule> joint_rules() {
+  static constexpr std::array rules{
+      Rule{.name = "centred_sum",
+           .identity = "sum((x - mean x)·s) = 0",
+           .precondition = "s does not vary along the sum",
+           .buys = "a pass over whole rows",
+           .apply = centred_sum},
+      Rule{.name = "row_sum",
+           .identity = "sum(X, M) @ W = sum(X @ W, M)",
+           .precondition = "(r·X) @ W is computed anyway",
+           .buys = "a kernel for a vector times a weight",
+           .apply = row_sum},
+  };
+  return rules;
+}
+
+std::span<const Rule> kernel_rules() {
+  static constexpr std::array rules{
+      Rule{.name = "centred_squares",
+           .identity = "Σ(x - μ)² = Σ_blocks [Σ_block (x - μ_b)² + n_b·(μ_b - μ)²]",
+           .precondition = "μ is the mean of x, which a product's tiles make",
+           .buys = "a pass over whole rows",
+           .apply = centred_squares},
+  };
+  return rules;
+}
+
+}  // namespace coda
