@@ -4,134 +4,31 @@
 
 #include <algorithm>
 
-#include "coda/check/check.h"
 #include "coda/rewrite/nominal.h"
 
 namespace coda {
 namespace {
 
-std::size_t at(Value v) {
-  return static_cast<std::size_t>(v.id);
+bool has_bit(const std::vector<std::uint64_t>& bits, int b) {
+  const auto word = static_cast<std::size_t>(b) / 64;
+  return word < bits.size() && ((bits[word] >> (b % 64)) & 1) != 0;
 }
 
-// Whether a result declared `declared` holds a value at least as well as `stored` would.
-bool holds(const Type& declared, const Type& stored) {
-  if (declared.dims != stored.dims) return false;
-  if (declared.dtype == stored.dtype) return true;
-  return is_float(declared.dtype) && is_float(stored.dtype) &&
-         size_of(declared.dtype) > size_of(stored.dtype);
+// Whether it was not there.
+bool set_bit(std::vector<std::uint64_t>& bits, int b) {
+  if (has_bit(bits, b)) return false;
+  const auto word = static_cast<std::size_t>(b) / 64;
+  if (word >= bits.size()) bits.resize(word + 1);
+  bits[word] |= std::uint64_t{1} << (b % 64);
+  return true;
+}
+
+void unite(std::vector<std::uint64_t>& bits, const std::vector<std::uint64_t>& more) {
+  if (bits.size() < more.size()) bits.resize(more.size());
+  for (std::size_t w = 0; w < more.size(); ++w) bits[w] |= more[w];
 }
 
 }  // namespace
-
-Kernels::Kernels(const Program& block)
-    : block_(&block),
-      builder_(block.name(), Program::Kind::block),
-      work_of_(block.values().size()),
-      uses_(use_counts(block)),
-      dtypes_(storage_dtypes(block)) {
-  builder_.place(block.where());
-  for (const Result& result : block.results()) taken_.insert(result.name);
-  for (std::size_t i = 0; i < block.params().size(); ++i) {
-    const Param& param = block.params()[i];
-    work_of_[i] = builder_.param(param.name, param.type);
-    taken_.insert(param.name);
-    owner_.push_back(kNone);
-    pending_.push_back(uses_[i]);
-    stored_.push_back(param.type.dtype);
-    users_.emplace_back();
-    results_of_.emplace_back();
-    names_.push_back(param.name);
-  }
-  for (std::size_t r = 0; r < block.results().size(); ++r) {
-    const Value v = block.results()[r].value;
-    if (block.is_param(v)) results_of_[at(v)].push_back(static_cast<int>(r));
-  }
-}
-
-int Kernels::append(int block_node) {
-  const Node& from = block_->nodes()[static_cast<std::size_t>(block_node)];
-  std::vector<Value> args;
-  for (const Value v : from.args) {
-    args.push_back(work_of_[at(v)]);
-    --pending_[at(args.back())];
-  }
-  const int made = append(block_node, from.op, std::move(args), from.attr);
-  for (std::size_t i = 0; i < from.results.size(); ++i) {
-    const Value v = node(made).results[i];
-    work_of_[at(from.results[i])] = v;
-    stored_[at(v)] = dtypes_[at(from.results[i])];
-    pending_[at(v)] = uses_[at(from.results[i])];
-    for (std::size_t r = 0; r < block_->results().size(); ++r) {
-      if (block_->results()[r].value != from.results[i]) continue;
-      results_of_[at(v)].push_back(static_cast<int>(r));
-      --pending_[at(v)];
-    }
-    const std::string& name = block_->value(from.results[i]).name;
-    if (!name.empty()) builder_.name(v, name);
-  }
-  return made;
-}
-
-int Kernels::append(int block_node, Op op, std::vector<Value> args, Attr attr) {
-  const int made = static_cast<int>(work().nodes().size());
-  for (const Value v : args) users_[at(v)].push_back(made);
-  builder_.place(block_->nodes()[static_cast<std::size_t>(block_node)].where);
-  const DType source = args.empty() ? DType::f32 : stored_[at(args[0])];
-  for (const Value v : builder_.ops(op, std::move(args), std::move(attr))) {
-    // A statistic as it is on chip; a copy like what it copies.
-    stored_.push_back(class_of(op) == OpClass::layout ? source : work().type(v).dtype);
-    owner_.push_back(kNone);
-    pending_.push_back(1);  // by whoever the node is added for
-    users_.emplace_back();
-    results_of_.emplace_back();
-    std::string base = block_
-                           ->value(block_->nodes()[static_cast<std::size_t>(block_node)]
-                                       .results[static_cast<std::size_t>(work().value(v).slot)])
-                           .name;
-    if (base.empty() || class_of(op) == OpClass::block_reduce) {
-      base += (base.empty() ? "" : "_") + std::string(name_of(op));
-    }
-    std::string name = base;
-    for (int k = 1; !taken_.insert(name).second; ++k) name = base + "_" + std::to_string(k);
-    names_.push_back(std::move(name));
-  }
-  origin_.push_back(block_node);
-  return made;
-}
-
-void Kernels::substitute(int before, int now) {
-  const Value old = node(before).results[0], fresh = node(now).results[0];
-  for (Value& v : work_of_) {
-    if (v == old) v = fresh;
-  }
-  for (const Value v : node(now).args) pending_[at(v)] = 0;
-  pending_[at(fresh)] = std::exchange(pending_[at(old)], 0);
-  results_of_[at(fresh)] = std::exchange(results_of_[at(old)], {});
-  names_[at(fresh)].swap(names_[at(old)]);
-  drop(before);
-}
-
-void Kernels::drop(int n) {
-  for (const Value v : node(n).args) std::erase(users_[at(v)], n);
-}
-
-bool Kernels::converts(int result, Value v) const {
-  const Result& declared = block_->results()[static_cast<std::size_t>(result)];
-  return declared.store == Store::accumulate || declared.type.dims != work().type(v).dims;
-}
-
-bool Kernels::has_converted_results(Value v) const {
-  return std::ranges::any_of(results_of_[at(v)], [&](int r) { return converts(r, v); });
-}
-
-void Kernels::redirect_converted_results(Value v, int n) {
-  std::vector<int>& results = results_of_[at(v)];
-  std::vector<int>& copied = results_of_[at(node(n).results[0])];
-  const auto rest = std::ranges::stable_partition(results, [&](int r) { return !converts(r, v); });
-  copied.assign(rest.begin(), rest.end());
-  results.erase(rest.begin(), rest.end());
-}
 
 std::set<Value> Kernels::inputs(const std::set<int>& nodes) const {
   std::set<Value> read;
@@ -144,216 +41,175 @@ std::set<Value> Kernels::inputs(const std::set<int>& nodes) const {
 }
 
 bool Kernels::runs_after(int a, int b) const {
-  std::vector<int> todo{a};
-  std::set<int> seen;
-  while (!todo.empty()) {
-    const int k = todo.back();
-    todo.pop_back();
-    for (const Value v : inputs(nodes(k))) {
-      const int before = owner(v);
-      if (before == b) return true;
-      if (before != kNone && seen.insert(before).second) todo.push_back(before);
-    }
-  }
-  return false;
+  return has_bit(kernel(a).before, b);
 }
 
-bool Kernels::must_store(Value v, const std::set<int>& nodes) const {
+bool Kernels::must_store(Value v, const std::vector<int>& nodes) const {
   const auto outside = [&](int user) {
-    return !nodes.contains(user);
+    return !in_sorted(nodes, user);
   };
-  return !results_of_[at(v)].empty() || pending_[at(v)] > 0 ||
-         std::ranges::any_of(users_[at(v)], outside);
+  return is_result(v) || pending(v) > 0 || std::ranges::any_of(users(v), outside);
 }
 
-Kernels::Crossing Kernels::crossing(Value v) const {
-  if (work().is_param(v)) return {names_[at(v)], work().type(v)};
-  const Type stored{stored_[at(v)], work().type(v).dims};
-  for (const int r : results_of_[at(v)]) {
-    const Result& result = block_->results()[static_cast<std::size_t>(r)];
-    if (result.store == Store::overwrite && holds(result.type, stored)) {
-      return {result.name, result.type};
+std::optional<std::string> Kernels::candidate(int k, const Addition& addition, Part& part) const {
+  part.nodes = k == kNone ? std::vector<int>{} : nodes(k);
+  const auto old = static_cast<std::ptrdiff_t>(part.nodes.size());
+  part.nodes.insert(part.nodes.end(), addition.nodes.begin(), addition.nodes.end());
+  std::inplace_merge(part.nodes.begin(), part.nodes.begin() + old, part.nodes.end());
+  part.nodes.erase(std::unique(part.nodes.begin(), part.nodes.end()), part.nodes.end());
+  for (const int n : part.nodes) {
+    for (const Value v : node(n).args) {
+      if (!in_sorted(part.nodes, producer(v))) part.reads.push_back(v);
     }
   }
-  return {names_[at(v)], stored};
-}
-
-Step Kernels::step(const std::string& name, const std::set<Value>& inputs, const Values& results,
-                   const Values& crossing_values) const {
-  Builder builder(name, Program::Kind::program);
-  builder.place(block_->where());
-  Copier copy(work(), builder);
-  Step step;
-  for (const Value v : inputs) {
-    const Crossing tensor = crossing(v);
-    copy.map(v, builder.param(tensor.name, tensor.type));
-    step.inputs.push_back(tensor.name);
-  }
-  for (const Value v : results) {
-    for (const int r : results_of_[at(v)]) {
-      const Result& result = block_->results()[static_cast<std::size_t>(r)];
-      builder.result(result.name, result.type, copy(v), result.store);
-      step.outputs.push_back(result.name);
-    }
-  }
-  for (const Value v : crossing_values) {
-    const Crossing tensor = crossing(v);
-    if (builder.so_far().find_result(tensor.name) >= 0) continue;
-    builder.result(tensor.name, tensor.type, copy(v));
-    step.outputs.push_back(tensor.name);
-  }
-  step.program = std::move(builder).finish();
-  return step;
-}
-
-std::optional<std::string> Kernels::refusal(int k, const Addition& addition) const {
-  std::set<int> all = k == kNone ? std::set<int>{} : nodes(k);
-  all.insert(addition.nodes.begin(), addition.nodes.end());
-  const std::set<Value> read = inputs(all);
-  for (const Value v : read) {
+  std::ranges::sort(part.reads);
+  part.reads.erase(std::unique(part.reads.begin(), part.reads.end()), part.reads.end());
+  for (const Value v : part.reads) {
     if (work().is_param(v) || addition.assumed.contains(v)) continue;
     const int from = owner(v);
-    if (from == kNone) throw InternalError("a kernel reads " + names_[at(v)] + ": not stored");
+    if (from == kNone) throw InternalError("a kernel reads " + name(v) + ": not stored");
     if (k != kNone && (from == k || runs_after(from, k))) {
-      return "`" + names_[at(v)] + "`, which it reads, comes after that kernel";
+      return "`" + name(v) + "`, which it reads, comes after that kernel";
     }
   }
-  std::set<Value> stored = asked_, ours(addition.owned.begin(), addition.owned.end());
-  ours.insert(addition.stored.begin(), addition.stored.end());
-  stored.insert(addition.stored.begin(), addition.stored.end());
-  for (int other = 0; other < count(); ++other) {
-    if (other != k) stored.merge(inputs(nodes(other)));
-  }
-  Values results, crossing;
-  for (const int n : all) {
+  const auto is_in = [](const std::vector<Value>& list, Value v) {
+    return std::ranges::find(list, v) != list.end();
+  };
+  for (const int n : part.nodes) {
     for (const Value v : node(n).results) {
-      const bool own = (k != kNone && owner(v) == k) || ours.contains(v);
-      if (!own || (!stored.contains(v) && !must_store(v, all))) continue;
-      (results_of_[at(v)].empty() ? crossing : results).push_back(v);
+      const bool own =
+          (k != kNone && owner(v) == k) || is_in(addition.owned, v) || is_in(addition.stored, v);
+      if (!own) continue;
+      const auto elsewhere = [&](int reader) {
+        return reader != k;
+      };
+      const bool stored = is_in(addition.stored, v) || asked_.contains(v) ||
+                          std::ranges::any_of(readers(v), elsewhere) || must_store(v, part.nodes);
+      if (stored) (is_result(v) ? part.results : part.crossing).push_back(v);
     }
-  }
-  try {
-    check(step("candidate", read, results, crossing).program);
-  } catch (const ProgramError& error) {
-    return error.diagnostics().front().message;
   }
   return std::nullopt;
 }
 
+bool Kernels::refuses(int k, const Addition& addition) {
+  Part part;
+  return candidate(k, addition, part).has_value() || !verdicts_.accepts(part);
+}
+
+std::optional<std::string> Kernels::refusal(int k, const Addition& addition) {
+  Part part;
+  if (auto why = candidate(k, addition, part)) return why;
+  return verdicts_.refusal(part);
+}
+
+// All that waits for `k` waits for `before`, and for what that waits for.
+void Kernels::order(int k, int before) {
+  std::vector<std::uint64_t> bits = kernel(before).before;
+  set_bit(bits, before);
+  if (has_bit(kernel(k).before, before)) return;
+  for (int later = 0; later < count(); ++later) {
+    if (later == k || runs_after(later, k)) {
+      unite(kernels_[static_cast<std::size_t>(later)].before, bits);
+    }
+  }
+}
+
+void Kernels::own(Value v, int k) {
+  owner_.resize(std::max(owner_.size(), work().values().size()), kNone);
+  owner_[static_cast<std::size_t>(v.id)] = k;
+  for (const int reader : readers(v)) {
+    if (reader != k) order(reader, k);
+  }
+}
+
 void Kernels::add(int k, const Addition& addition) {
-  kernels_[static_cast<std::size_t>(k)].nodes.insert(addition.nodes.begin(), addition.nodes.end());
-  for (const Value v : addition.owned) owner_[at(v)] = k;
-  for (const Value v : addition.stored) owner_[at(v)] = k;
+  Kernel& kernel = kernels_[static_cast<std::size_t>(k)];
+  std::vector<int> fresh;
+  for (const int n : addition.nodes) {
+    if (!insert_sorted(kernel.nodes, n)) continue;
+    fresh.push_back(n);
+    at(holders_, n).push_back(k);
+    for (const Value v : node(n).results) {
+      if (std::erase(kernel.reads, v) > 0) std::erase(at(readers_, v.id), k);
+    }
+  }
+  for (const int n : fresh) {
+    for (const Value v : node(n).args) {
+      if (contains(k, producer(v)) || !insert_sorted(kernel.reads, v)) continue;
+      at(readers_, v.id).push_back(k);
+      if (owner(v) != kNone) order(k, owner(v));
+    }
+  }
+  for (const Value v : addition.owned) own(v, k);
+  for (const Value v : addition.stored) own(v, k);
   asked_.insert(addition.stored.begin(), addition.stored.end());
 }
 
 void Kernels::start(Kind kind, const Addition& addition) {
-  kernels_.push_back({kind, {}});
+  kernels_.push_back({.kind = kind, .nodes = {}, .reads = {}, .before = {}});
   add(count() - 1, addition);
 }
 
-std::set<int> Kernels::live(int k, const Values& results, const Values& crossing) const {
-  std::set<int> live;
-  Values todo = results;
-  todo.insert(todo.end(), crossing.begin(), crossing.end());
-  while (!todo.empty()) {
-    const int n = producer(todo.back());
-    todo.pop_back();
-    if (n < 0 || !contains(k, n) || !live.insert(n).second) continue;
-    todo.insert(todo.end(), node(n).args.begin(), node(n).args.end());
+std::vector<Part> Kernels::parts(std::vector<int>& numbers) const {
+  std::vector<Part> all(kernels_.size());
+  std::vector<int> read(work().values().size());  // how many kernels read it
+  std::vector<std::vector<Value>> stores(kernels_.size());
+  for (std::size_t v = work().params().size(); v < owner_.size(); ++v) {
+    const Value value{static_cast<std::int32_t>(v)};
+    if (owner(value) != kNone) stores[static_cast<std::size_t>(owner(value))].push_back(value);
   }
-  return live;
-}
-
-std::vector<Kernels::Part> Kernels::parts() const {
-  // What nobody reads is not stored, and what only that needed is not computed: shrink until
-  // stable.
-  std::set<Value> read;
-  for (const Kernel& kernel : kernels_) read.merge(inputs(kernel.nodes));
-  std::vector<Part> parts;
-  for (std::size_t before = read.size() + 1; before != read.size();) {
-    before = read.size();
-    parts.clear();
-    std::set<Value> still_read;
-    for (int k = 0; k < count(); ++k) {
-      Part part{.kernel = k, .nodes = {}, .results = {}, .crossing = {}};
-      for (const int n : nodes(k)) {
-        for (const Value v : node(n).results) {
-          if (owner(v) != k) continue;
-          if (!results_of_[at(v)].empty()) part.results.push_back(v);
-          if (read.contains(v)) part.crossing.push_back(v);
-        }
+  const auto shrink = [&](int k) {  // to what its stores need
+    Part& part = all[static_cast<std::size_t>(k)];
+    part = {.kind = kind(k)};
+    std::vector<int> todo;
+    const auto need = [&](Value v) {
+      const int n = producer(v);
+      if (contains(k, n) && insert_sorted(part.nodes, n)) todo.push_back(n);
+    };
+    for (const Value v : stores[static_cast<std::size_t>(k)]) {
+      if (is_result(v)) part.results.push_back(v);
+      if (read[static_cast<std::size_t>(v.id)] > 0) part.crossing.push_back(v);
+      if (is_result(v) || read[static_cast<std::size_t>(v.id)] > 0) need(v);
+    }
+    while (!todo.empty()) {
+      const int n = todo.back();
+      todo.pop_back();
+      for (const Value v : node(n).args) {
+        need(v);
+        if (!contains(k, producer(v))) insert_sorted(part.reads, v);
       }
-      if (part.results.empty() && part.crossing.empty()) continue;
-      part.nodes = live(k, part.results, part.crossing);
-      still_read.merge(inputs(part.nodes));
-      parts.push_back(std::move(part));
     }
-    read = std::move(still_read);
-  }
-  // Each after those that store what it reads, else in the order in which they were made.
-  std::vector<Part> ordered;
-  std::set<int> done;
-  while (!parts.empty()) {
-    const auto ready = std::ranges::find_if(parts, [&](const Part& part) {
-      return std::ranges::all_of(inputs(part.nodes), [&](Value v) {
-        return owner(v) == kNone || done.contains(owner(v));
-      });
-    });
-    if (ready == parts.end()) throw InternalError("the kernels of a partition wait in a circle");
-    done.insert(ready->kernel);
-    ordered.push_back(std::move(*ready));
-    parts.erase(ready);
-  }
-  return ordered;
-}
-
-Schedule Kernels::schedule() const {
-  Schedule schedule{.name = block_->name(),
-                    .params = {block_->params().begin(), block_->params().end()},
-                    .results = {block_->results().begin(), block_->results().end()},
-                    .steps = {}};
-  const auto name = [&](const std::string& what) {
-    return block_->name() + "_" + std::to_string(schedule.steps.size() + 1) + "_" + what;
   };
-  for (const Part& part : parts()) {
-    Values made = part.results;
-    made.insert(made.end(), part.crossing.begin(), part.crossing.end());
-    const Value largest =
-        *std::ranges::max_element(made, {}, [&](Value v) { return std::pair(weight(v), -v.id); });
-    const std::vector<int>& results = results_of_[at(largest)];
-    const std::string what =
-        results.empty() ? crossing(largest).name
-                        : block_->results()[static_cast<std::size_t>(results.front())].name;
-    schedule.steps.push_back(step(name(what), inputs(part.nodes), part.results, part.crossing));
+  for (int k = 0; k < count(); ++k) {
+    for (const Value v : reads(k)) ++read[static_cast<std::size_t>(v.id)];
   }
-  for (std::size_t p = 0; p < block_->params().size(); ++p) {  // results that are parameters
-    const Value v{static_cast<std::int32_t>(p)};
-    if (results_of_[p].empty()) continue;
-    schedule.steps.push_back(step(name(names_[p]), {v}, {v}, {}));
+  std::vector<int> todo;
+  std::vector<std::vector<Value>> counted(kernels_.size());  // the reads that `read` counts
+  for (int k = 0; k < count(); ++k) {
+    counted[static_cast<std::size_t>(k)] = reads(k);
+    todo.push_back(k);
   }
-  return schedule;
-}
-
-std::vector<int> Kernels::steps_of_nodes() const {
-  std::vector<int> steps(block_->nodes().size(), -1);
-  int index = 0;
-  for (const Part& part : parts()) {
-    for (const int n : part.nodes) {
-      int& step = steps[static_cast<std::size_t>(origin(n))];
-      const bool owned = owner(node(n).results.front()) == part.kernel;
-      if (step < 0 || (owned && step > index)) step = index;
+  while (!todo.empty()) {
+    const int k = todo.back();
+    todo.pop_back();
+    shrink(k);
+    std::vector<Value>& before = counted[static_cast<std::size_t>(k)];
+    const std::vector<Value>& now = all[static_cast<std::size_t>(k)].reads;
+    for (const Value v : before) {
+      if (in_sorted(now, v) || --read[static_cast<std::size_t>(v.id)] > 0) continue;
+      if (owner(v) != kNone) todo.push_back(owner(v));
     }
-    ++index;
+    before = now;
   }
-  return steps;
-}
-
-std::vector<int> Kernels::steps_of_kernels() const {
-  std::vector<int> steps(kernels_.size(), -1);
-  int index = 0;
-  for (const Part& part : parts()) steps[static_cast<std::size_t>(part.kernel)] = index++;
-  return steps;
+  std::vector<Part> parts;
+  numbers.clear();
+  for (int k = 0; k < count(); ++k) {
+    Part& part = all[static_cast<std::size_t>(k)];
+    if (part.nodes.empty()) continue;
+    parts.push_back(std::move(part));
+    numbers.push_back(k);
+  }
+  return parts;
 }
 
 double Kernels::weight(Value v) const {

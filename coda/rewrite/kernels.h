@@ -1,9 +1,9 @@
 // coda/rewrite/kernels.h: the kernels of a partition while it grows.
 //
-// The block's nodes are copied one by one into a working program, where cutting may add nodes of
-// its own (a block sum and its finish for a whole sum). A kernel is a set of working nodes. A value
-// has at most one owner, the kernel that stores it where others read it; a value without an owner
-// is lazy: whoever needs it computes it again from parameters and owned values.
+// A kernel is a set of working nodes. A value has at most one owner, the kernel that stores it
+// where others read it; a value without an owner is lazy: whoever needs it computes it again from
+// parameters and owned values. What a kernel reads, who reads a value and which kernels run before
+// another are kept up to date, so that nothing walks the graph.
 #pragma once
 
 #include <cstdint>
@@ -12,53 +12,33 @@
 #include <string>
 #include <vector>
 
-#include "coda/program/builder.h"
-#include "coda/program/schedule.h"
+#include "coda/rewrite/verdict.h"
+#include "coda/rewrite/working.h"
 
 namespace coda {
 
-class Kernels {
+class Kernels : public Working {
  public:
-  using Values = std::vector<Value>;
-  enum class Kind : std::uint8_t { gemm, stream, alone };
+  using Kind = Part::Kind;
   static constexpr int kNone = -1;  // no kernel; the one that would be new
 
-  explicit Kernels(const Program& block);
+  explicit Kernels(const Program& block) : Working(block), verdicts_(*this) {}
 
-  const Program& block() const { return *block_; }
-  const Program& work() const { return builder_.so_far(); }
-  const Node& node(int n) const { return work().nodes()[static_cast<std::size_t>(n)]; }
   int count() const { return static_cast<int>(kernels_.size()); }
-  const std::set<int>& nodes(int k) const { return kernel(k).nodes; }
+  const std::vector<int>& nodes(int k) const { return kernel(k).nodes; }    // sorted
+  const std::vector<Value>& reads(int k) const { return kernel(k).reads; }  // sorted
   Kind kind(int k) const { return kernel(k).kind; }
-
-  // Copies a node of the block; its operands have been copied before. Returns the working node.
-  int append(int block_node);
-  // Adds a node that the block does not have, on behalf of `block_node`.
-  int append(int block_node, Op op, std::vector<Value> args, Attr attr);
-  // From now on the value that working node `now` makes stands for that of `before`, which is gone.
-  void substitute(int before, int now);
-  // No one will use what working node `n` makes.
-  void drop(int n);
-
-  // Whether a result of the block wants `v` accumulated or in another order of dims.
-  bool has_converted_results(Value v) const;
-  // Those results come from working node `n`, a copy of `v`, instead.
-  void redirect_converted_results(Value v, int n);
-
-  // What stands for a value of the block, once its node is appended.
-  Value work_value(Value v) const { return work_of_[static_cast<std::size_t>(v.id)]; }
-  bool is_result(Value v) const { return !results_of_[static_cast<std::size_t>(v.id)].empty(); }
-  const std::string& name(Value v) const { return names_[static_cast<std::size_t>(v.id)]; }
-
-  // The block's node on behalf of which working node `n` is there.
-  int origin(int n) const { return origin_[static_cast<std::size_t>(n)]; }
+  bool contains(int k, int n) const { return in_sorted(nodes(k), n); }
+  // The kernels that compute working node `n`, that read `v` without computing it.
+  const std::vector<int>& holders(int n) const { return at(holders_, n); }
+  const std::vector<int>& readers(Value v) const { return at(readers_, v.id); }
 
   // The kernel that stores `v`; kNone where it is lazy or a parameter.
-  int owner(Value v) const { return owner_[static_cast<std::size_t>(v.id)]; }
+  int owner(Value v) const {
+    const auto i = static_cast<std::size_t>(v.id);
+    return i < owner_.size() ? owner_[i] : kNone;
+  }
   bool is_lazy(Value v) const { return !work().is_param(v) && owner(v) == kNone; }
-  int producer(Value v) const { return work().value(v).node; }
-  bool contains(int k, int n) const { return nodes(k).contains(n); }
   // Values that `nodes` read and do not make.
   std::set<Value> inputs(const std::set<int>& nodes) const;
   // Whether kernel `a` must run after kernel `b`.
@@ -68,67 +48,59 @@ class Kernels {
   // that, or is still to come; what it is asked to store, in any case.
   struct Addition {
     std::set<int> nodes = {};
-    Values owned = {};
-    Values stored = {};            // owned, too
-    std::set<Value> assumed = {};  // read, and still to be stored by some earlier kernel
+    std::vector<Value> owned = {};
+    std::vector<Value> stored = {};  // owned, too
+    std::set<Value> assumed = {};    // read, and still to be stored by some earlier kernel
   };
+  bool refuses(int k, const Addition& addition);
   // Why kernel `k` (kNone: a new one) cannot take that; nullopt: it can.
-  std::optional<std::string> refusal(int k, const Addition& addition) const;
+  std::optional<std::string> refusal(int k, const Addition& addition);
   void add(int k, const Addition& addition);
   void start(Kind kind, const Addition& addition);  // a new kernel, with the next number
 
-  // The cut that this amounts to.
-  Schedule schedule() const;
-  // For each node of the block the first step of schedule() that computes it; -1: none does.
-  std::vector<int> steps_of_nodes() const;
-  // For each kernel its step; -1: nobody needs what it stores.
-  std::vector<int> steps_of_kernels() const;
+  // The kernels as they will run: what nobody needs is not stored, and what only that needed is not
+  // computed. `kernels` is set to their numbers.
+  std::vector<Part> parts(std::vector<int>& kernels) const;
 
-  // A stand-in for bytes before sizes are known: every name counts as 1024.
+  // A stand-in for bytes before sizes are known.
   double weight(Value v) const;
+
+  Verdicts& verdicts() { return verdicts_; }
 
  private:
   struct Kernel {
     Kind kind = Kind::stream;
-    std::set<int> nodes;
-  };
-  // What a value is called and stored as between kernels.
-  struct Crossing {
-    std::string name;
-    Type type;
-  };
-  // A kernel as it will run: what it computes for others, and its place.
-  struct Part {
-    int kernel = kNone;
-    std::set<int> nodes;
-    Values results;   // stored as results of the block
-    Values crossing;  // stored for later kernels
+    std::vector<int> nodes;
+    std::vector<Value> reads;
+    std::vector<std::uint64_t> before;  // kernels that run before it, a bit each
   };
 
-  bool converts(int result, Value v) const;
+  template <class T, class I>
+  static T& at(std::vector<T>& list, I index) {  // grows with the working program
+    if (static_cast<std::size_t>(index) >= list.size()) {
+      list.resize(static_cast<std::size_t>(index) + 1);
+    }
+    return list[static_cast<std::size_t>(index)];
+  }
+  template <class T, class I>
+  static const T& at(const std::vector<T>& list, I index) {
+    static const T none{};
+    return static_cast<std::size_t>(index) < list.size() ? list[static_cast<std::size_t>(index)]
+                                                         : none;
+  }
   const Kernel& kernel(int k) const { return kernels_[static_cast<std::size_t>(k)]; }
-  Crossing crossing(Value v) const;
-  bool must_store(Value v, const std::set<int>& nodes) const;
-  Step step(const std::string& name, const std::set<Value>& inputs, const Values& results,
-            const Values& crossing) const;
-  std::set<int> live(int k, const Values& results, const Values& crossing) const;
-  std::vector<Part> parts() const;
+  // The candidate that `addition` would make of `k`; a reason where its order would be wrong.
+  std::optional<std::string> candidate(int k, const Addition& addition, Part& part) const;
+  bool must_store(Value v, const std::vector<int>& nodes) const;
+  void own(Value v, int k);
+  void order(int k, int before);
 
-  const Program* block_;
-  Builder builder_;
+  Verdicts verdicts_;
   std::vector<Kernel> kernels_;
-  std::vector<Value> work_of_;           // of each value of the block
-  std::vector<int> origin_;              // of each working node: the block's node
-  std::vector<int> uses_;                // use_counts of the block
-  std::vector<DType> dtypes_;            // storage_dtypes of the block
-  std::vector<DType> stored_;            // of each working value: its dtype where it crosses
-  std::vector<int> owner_;               // of each working value
-  std::vector<int> pending_;             // of each working value: uses by nodes not appended yet
-  std::vector<std::vector<int>> users_;  // of each working value: nodes that read it
-  std::vector<std::vector<int>> results_of_;  // of each working value: the block's results
-  std::vector<std::string> names_;            // of each working value, where it crosses
-  std::set<Value> asked_;                     // values that a kernel was asked to store
-  std::set<std::string> taken_;
+  std::vector<int> owner_;                 // of each working value
+  std::vector<std::vector<int>> holders_;  // of each working node
+  std::vector<std::vector<int>> readers_;  // of each working value
+  std::set<Value> asked_;                  // values that a kernel was asked to store
 };
 
 }  // namespace coda

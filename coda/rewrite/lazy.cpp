@@ -44,15 +44,14 @@ bool better_stored(const Kernels& kernels, Value v, int k) {
       kernels.weight(node.args[0]) > kWideSum * kernels.weight(v)) {
     return true;
   }
-  bool elsewhere = false;
-  for (int other = 0; other < kernels.count(); ++other) {
-    elsewhere = elsewhere || (other != k && kernels.contains(other, from));
-  }
-  if (!elsewhere) return false;
-  const std::set<Value> read = k == kNone ? std::set<Value>{} : kernels.inputs(kernels.nodes(k));
+  const auto other = [&](int holder) {
+    return holder != k;
+  };
+  if (std::ranges::none_of(kernels.holders(from), other)) return false;
   double again = 0;
   for (const Value source : kernels.inputs(with_lazy(kernels, from))) {
-    if (!read.contains(source)) again += kernels.weight(source);
+    const bool read = k != kNone && in_sorted(kernels.reads(k), source);
+    if (!read) again += kernels.weight(source);
   }
   return again > 2 * kernels.weight(v);
 }

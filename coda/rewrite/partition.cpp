@@ -53,16 +53,40 @@ class Placer {
     for (const Result& result : block_.results())
       store(kernels_.work_value(result.value), "it is a result");
     sink(kernels_);
-    Partition partition{.block = block_, .schedule = kernels_.schedule(), .placements = {}};
-    const std::vector<int> steps = kernels_.steps_of_nodes();
-    const std::vector<int> of_kernels = kernels_.steps_of_kernels();
+    return finish();
+  }
+
+ private:
+  Partition finish() {
+    std::vector<int> numbers, order;
+    const std::vector<Part> parts = kernels_.parts(numbers);
+    Partition partition{
+        .block = block_, .schedule = kernels_.schedule(parts, order), .placements = {}};
+    std::vector<int> steps(block_.nodes().size(), -1);
+    std::vector<int> of_kernels(static_cast<std::size_t>(kernels_.count()), -1);
+    for (std::size_t step = 0; step < order.size(); ++step) {
+      const auto p = static_cast<std::size_t>(order[step]);
+      of_kernels[static_cast<std::size_t>(numbers[p])] = static_cast<int>(step);
+      for (const int n : parts[p].nodes) {
+        int& first = steps[static_cast<std::size_t>(kernels_.origin(n))];
+        if (first < 0) first = static_cast<int>(step);
+      }
+    }
+    for (std::size_t step = order.size(); step-- > 0;) {  // who stores it comes first
+      const Part& part = parts[static_cast<std::size_t>(order[step])];
+      for (const auto* stores : {&part.results, &part.crossing}) {
+        for (const Value v : *stores) {
+          const int n = kernels_.producer(v);
+          steps[static_cast<std::size_t>(kernels_.origin(n))] = static_cast<int>(step);
+        }
+      }
+    }
     for (std::size_t n = 0; n < steps.size(); ++n) {
       partition.placements.push_back({steps[n], name_kernels(reasons_[n], of_kernels)});
     }
     return partition;
   }
 
- private:
   const Node& block_node(int n) const { return block_.nodes()[static_cast<std::size_t>(n)]; }
   std::string& reason(int block_node) { return reasons_[static_cast<std::size_t>(block_node)]; }
 
@@ -109,22 +133,21 @@ class Placer {
     }
     const std::string whole = "`" + kernels_.name(owned.back()) + "`";
     std::string why;
-    for (int k = kernels_.count(); k-- > 0;) {
-      const auto shared = [&](Value v) {
-        return operands_[k].contains(v);
-      };
-      const auto operand = std::ranges::find_if(operands, shared);
-      if (operand == operands.end()) continue;
+    std::map<int, Value, std::greater<>> sharing;  // kernels, the last one first
+    for (const Value v : operands) {
+      for (const int k : as_operand_[v]) sharing.emplace(k, v);
+    }
+    for (const auto& [k, operand] : sharing) {
       if (const auto no = kernels_.refusal(k, {.nodes = more, .owned = owned})) {
-        why = "not beside " + describe_kernel(k) + ", which reads `" + kernels_.name(*operand) +
+        why = "not beside " + describe_kernel(k) + ", which reads `" + kernels_.name(operand) +
               "` too: " + *no;
         continue;
       }
       kernels_.add(k, {.nodes = more, .owned = owned});
-      operands_[k].insert(operands.begin(), operands.end());
+      note_operands(k, operands);
       for (const int n : block_nodes) {
         reason(n) = "a product beside those of " + describe_kernel(k) + ", which read `" +
-                    kernels_.name(*operand) + "` too";
+                    kernels_.name(operand) + "` too";
       }
       return;
     }
@@ -141,11 +164,15 @@ class Placer {
     }
     if (no) return place_product(block_nodes[0], work[block_nodes[0]], *no);
     kernels_.start(Kind::gemm, {.nodes = more, .owned = owned});
-    operands_[kernels_.count() - 1] = std::move(operands);
+    note_operands(kernels_.count() - 1, operands);
     for (const int n : block_nodes) {
       reason(n) = block_nodes.size() > 1 ? "one accumulator, that of " + whole : "a product";
       if (!why.empty()) reason(n) += "; " + why;
     }
+  }
+
+  void note_operands(int k, const std::set<Value>& operands) {
+    for (const Value v : operands) insert_sorted(as_operand_[v], k);
   }
 
   // A kernel for one product, its operands stored as they are where it cannot see through to them.
@@ -155,7 +182,7 @@ class Placer {
     std::set<int> more{w};
     std::set<Value> operands;
     for (const Value v : kernels_.node(w).args) operands.insert(see_through(v, more));
-    if (kernels_.refusal(kNone, {.nodes = more, .owned = owned})) {
+    if (kernels_.refuses(kNone, {.nodes = more, .owned = owned})) {
       operands.clear();
       for (const Value v : kernels_.node(w).args) {
         store(v, "a product reads it");
@@ -168,7 +195,7 @@ class Placer {
       }
     }
     kernels_.start(Kind::gemm, {.nodes = more, .owned = owned});
-    operands_[kernels_.count() - 1] = std::move(operands);
+    note_operands(kernels_.count() - 1, operands);
   }
 
   // The stored value behind an operand; the lazy casts, ranges and renames between go into `more`.
@@ -296,13 +323,11 @@ class Placer {
   }
 
   // Whether not even a new kernel could hold node `w`.
-  bool refuses_new(int w) const {
+  bool refuses_new(int w) {
     Pulled pulled = pull(kernels_, w, kNone, Reading::where_better);
-    return kernels_
-        .refusal(kNone, {.nodes = std::move(pulled.nodes),
-                         .owned = kernels_.node(w).results,
-                         .assumed = std::move(pulled.reads)})
-        .has_value();
+    return kernels_.refuses(kNone, {.nodes = std::move(pulled.nodes),
+                                    .owned = kernels_.node(w).results,
+                                    .assumed = std::move(pulled.reads)});
   }
 
   // Puts node `w` and the lazy values that it needs into kernel `k`, or says why not.
@@ -355,18 +380,21 @@ class Placer {
 
   // In a kernel that computes `v` already, or something as large that it comes from.
   bool store_where_computed(Value v, int n, const std::string& why) {
-    for (int k = 0; k < kernels_.count(); ++k) {
+    std::vector<int> homes = kernels_.holders(n);
+    for (const int lazy : with_lazy(kernels_, n)) {
+      const Value made = kernels_.node(lazy).results[0];
+      const bool large = !kernels_.work().type(v).is_scalar() &&
+                         kernels_.weight(made) >= kernels_.weight(v) && kernels_.is_lazy(made);
+      if (!large) continue;
+      homes.insert(homes.end(), kernels_.holders(lazy).begin(), kernels_.holders(lazy).end());
+    }
+    std::ranges::sort(homes);
+    homes.erase(std::unique(homes.begin(), homes.end()), homes.end());
+    for (const int k : homes) {
       if (kernels_.kind(k) == Kind::alone) continue;
-      const auto computes = [&](int lazy) {
-        const Value made = kernels_.node(lazy).results[0];
-        return kernels_.contains(k, lazy) && !kernels_.work().type(v).is_scalar() &&
-               kernels_.weight(made) >= kernels_.weight(v) && kernels_.owner(made) == kNone;
-      };
-      if (!kernels_.contains(k, n) && std::ranges::none_of(with_lazy(kernels_, n), computes))
-        continue;
       const Pulled pulled = pull(kernels_, n, k, Reading::where_better);
       const Kernels::Addition addition{.nodes = pulled.nodes, .stored = {v}};
-      if (!pulled.reads.empty() || kernels_.refusal(k, addition)) continue;
+      if (!pulled.reads.empty() || kernels_.refuses(k, addition)) continue;
       kernels_.add(k, addition);
       explain_store(n, "in " + describe_kernel(k) + ", which computes it anyway, because " + why);
       return true;
@@ -384,18 +412,18 @@ class Placer {
     const std::set<Value> read = kernels_.inputs(more);
     double heaviest = 1;
     for (const Value each : read) heaviest = std::max(heaviest, kernels_.weight(each));
-    for (int k = kernels_.count(); k-- > 0;) {
-      if (kernels_.kind(k) != Kind::stream) continue;
-      const std::set<Value> theirs = kernels_.inputs(kernels_.nodes(k));
-      const auto shared = [&](Value each) {
-        return theirs.contains(each) && heaviest > 1 && kernels_.weight(each) == heaviest;
-      };
-      if (std::ranges::none_of(read, shared) || kernels_.refusal(k, addition)) continue;
+    std::set<int, std::greater<>> sharing;
+    for (const Value each : read) {
+      if (heaviest <= 1 || kernels_.weight(each) != heaviest) continue;
+      sharing.insert(kernels_.readers(each).begin(), kernels_.readers(each).end());
+    }
+    for (const int k : sharing) {
+      if (kernels_.kind(k) != Kind::stream || kernels_.refuses(k, addition)) continue;
       kernels_.add(k, addition);
       explain_store(kernels_.producer(v), "in " + describe_kernel(k) + " because " + why);
       return true;
     }
-    if (kernels_.refusal(kNone, addition)) return false;
+    if (kernels_.refuses(kNone, addition)) return false;
     kernels_.start(Kind::stream, addition);
     explain_store(kernels_.producer(v), "by a streaming kernel because " + why);
     return true;
@@ -403,8 +431,8 @@ class Placer {
 
   const Program& block_;
   Kernels kernels_;
-  std::map<int, std::set<Value>> operands_;  // of each gemm: what its products read
-  std::set<int> terms_;                      // products, and adds that sum nothing else
+  std::map<Value, std::vector<int>> as_operand_;  // the gemms whose products read it
+  std::set<int> terms_;                           // products, and adds that sum nothing else
   std::vector<bool> inner_;  // of each node of the block: a term that another add takes
   std::vector<std::string> reasons_;
 };

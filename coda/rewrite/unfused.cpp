@@ -58,7 +58,8 @@ Schedule unfused(const Program& block) {
     const Value v = kernels.work_value(result.value);
     if (kernels.is_lazy(v)) call(kernels, kernels.producer(v));
   }
-  return kernels.schedule();
+  std::vector<int> numbers, order;
+  return kernels.schedule(kernels.parts(numbers), order);
 }
 
 }  // namespace coda

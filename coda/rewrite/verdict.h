@@ -1,0 +1,52 @@
+// coda/rewrite/verdict.h: what check() says of a kernel, asked once for each structure.
+//
+// Layers of a stack give the same kernels under other names, and a search asks for the same kernel
+// again and again. So verdicts are kept by what a kernel is: ops, attributes, wiring, types, what
+// is stored; not by what its values are called.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "coda/rewrite/working.h"
+
+namespace coda {
+
+class Verdicts {
+ public:
+  explicit Verdicts(const Working& working) : working_(&working) {}
+
+  // `part.reads` may be in any order; `part.nodes` must be sorted.
+  bool accepts(const Part& part) { return of(part).accepted; }
+  // Why not, in the names of this part; nullopt: it is accepted.
+  std::optional<std::string> refusal(const Part& part);
+
+  // Nodes that a kernel may have: more make checking slow and gain nothing.
+  static constexpr std::size_t kLargest = 512;
+
+ private:
+  struct Verdict {
+    bool accepted = false;
+    std::string message;
+    std::vector<std::string> names;  // those of the part that was checked, by local number
+  };
+  struct Hash {
+    std::size_t operator()(const std::vector<int>& key) const;
+  };
+
+  const Verdict& of(const Part& part);
+  void make_key(const Part& part);
+  int& local(Value v);
+  std::vector<std::string> names(const Part& part);
+
+  const Working* working_;
+  std::unordered_map<std::vector<int>, Verdict, Hash> verdicts_;
+  std::vector<int> key_, locals_, stamps_;  // locals_ of a value counts where its stamp is stamp_
+  std::vector<Value> values_;               // by local number
+  std::vector<int> result_types_;           // of each result of the block
+  int stamp_ = 0;
+};
+
+}  // namespace coda
