@@ -7,10 +7,11 @@
 
 #include "cli/commands.h"
 #include "cli/sources.h"
-#include "coda/backend/backend.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/grad.h"
-#include "coda/rewrite/ledger.h"
+#include "coda/rewrite/halves.h"
+#include "coda/rewrite/picture.h"
+#include "coda/rewrite/stack.h"
 
 namespace coda {
 namespace {
@@ -18,116 +19,138 @@ namespace {
 constexpr std::int64_t kDefaultSize = 128;
 
 struct Options {
-  std::string file, name, of, wrt;
+  std::string file, name, of, wrt, tie;
   std::vector<std::string> sizes;
-  bool grad = false;
-  bool ledger = false;
-  bool json = false;
+  bool grad = false, json = false;
+  int layers = 0;  // 0: the block itself
+  std::string save, recompute, accumulate;
+  std::optional<std::int64_t> memory;
+  bool ledger = false, trace = false;
+  std::string svg;
 };
 
 GradOptions grad_options(const Options& options) {
-  return {.of = names_from(options.of), .wrt = names_from(options.wrt)};
-}
-
-// What the options ask for: the block itself, or its two halves.
-std::vector<std::pair<std::string, Program>> phases(const Options& options) {
-  Program block = load_program(options.file, options.name);
-  if (!options.grad) return {{"forward", std::move(block)}};
-  Training training = grad_for_training(block, grad_options(options));
-  return {{"forward", std::move(training.forward)}, {"backward", std::move(training.backward)}};
-}
-
-// The gradient may lack a dimension of its block; a size of it is no mistake there.
-Sizes sizes_for(const std::string& phase, const Program& block, const Options& options) {
-  Sizes sizes = sizes_from(options.sizes);
-  if (phase == "backward") {
-    const std::set<std::string> names = dimensions_of(block);
-    std::erase_if(sizes, [&](const auto& size) { return !names.contains(size.first); });
+  GradOptions gradients{.of = names_from(options.of), .wrt = names_from(options.wrt)};
+  for (const std::string& each : names_from(options.accumulate)) {
+    const std::size_t equals = each.find('=');
+    const std::string dtype = equals == std::string::npos ? "f32" : each.substr(equals + 1);
+    if (dtype != "f32" && dtype != "bf16") {
+      throw ProgramError("a gradient cannot add into " + dtype,
+                         "write --accumulate NAME for f32, or NAME=bf16");
+    }
+    gradients.accumulate[each.substr(0, equals)] = *dtype_from(dtype);
   }
-  return complete_sizes(block, sizes, kDefaultSize);
+  return gradients;
 }
 
-std::string line(const Cost& cost) {
-  char text[160];
-  std::snprintf(text, sizeof text, "%-40s %-7s %12.3f MB read %12.3f MB written %14.3f MFLOP\n",
-                cost.step.c_str(), cost.kind.c_str(), static_cast<double>(cost.bytes_read) / 1e6,
-                static_cast<double>(cost.bytes_written) / 1e6,
-                static_cast<double>(cost.flops) / 1e6);
-  return text;
+std::map<std::string, std::string> ties(const Options& options) {
+  std::map<std::string, std::string> tied;
+  for (const std::string& pair : names_from(options.tie)) {
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) {
+      throw ProgramError("`" + pair + "` ties nothing",
+                         "name two parameters: --tie head.w=embed.table");
+    }
+    tied[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+  return tied;
 }
 
-std::string kernels_text(std::size_t count) {
-  return std::to_string(count) + (count == 1 ? " kernel" : " kernels");
+Program block_of(const Options& options) {
+  if (options.layers == 0) return load_program(options.file, options.name);
+  StackOptions stacked{.tied = ties(options)};
+  if (!options.name.empty()) stacked.layer = options.name;
+  return stack(parse_file(options.file), options.layers, stacked);
+}
+
+RewriteOptions rewrite_options(const Options& options) {
+  const auto set = [](const std::string& list) {
+    const std::vector<std::string> names = names_from(list);
+    return std::set<std::string>(names.begin(), names.end());
+  };
+  return {.memory = options.memory,
+          .save = set(options.save),
+          .recompute = set(options.recompute),
+          .sizes = sizes_from(options.sizes)};
+}
+
+Report report_of(const Options& options) {
+  const Program block = block_of(options);
+  const Sizes sizes = complete_sizes(block, sizes_from(options.sizes), kDefaultSize);
+  return options.grad ? report(block, grad_options(options), sizes, rewrite_options(options))
+                      : report(block, sizes, rewrite_options(options));
 }
 
 void run_grad(const Options& options) {
   std::cout << print(grad(load_program(options.file, options.name), grad_options(options)));
 }
 
-void run_rewrite(const Options& options) {
-  nlohmann::json kernels = nlohmann::json::array();
-  Cost total{.step = "total", .kind = ""}, unfused_total{.step = "unfused sequence", .kind = ""};
-  const bool needs_sizes = options.ledger || options.json;
-  std::string text, table;
-  for (const auto& [phase, block] : phases(options)) {
-    const Schedule schedule = rewrite(block).forward.schedule;
-    Ledger costs;
-    if (needs_sizes) {
-      const Sizes sizes = sizes_for(phase, block, options);
-      costs = ledger(schedule, sizes);
-      total += costs.total;
-      unfused_total += ledger(unfused(block), sizes).total;
-    }
-    Module module;
-    for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
-      const Program& program = schedule.steps[i].program;
-      module.programs.push_back(program);
-      if (!needs_sizes) continue;
-      table += line(costs.steps[i]);
-      kernels.push_back({{"phase", phase},
-                         {"name", program.name()},
-                         {"kind", costs.steps[i].kind},
-                         {"text", print(program)},
-                         {"bytes_read", costs.steps[i].bytes_read},
-                         {"bytes_written", costs.steps[i].bytes_written},
-                         {"flops", costs.steps[i].flops}});
-    }
-    // One text for all phases: the version line comes once, at its top.
-    const std::string printed = print(module);
-    const std::size_t body = printed.find('\n') + 1;
-    if (text.empty()) text = printed.substr(0, body);
-    text +=
-        "\n# " + phase + ": " + kernels_text(schedule.steps.size()) + "\n" + printed.substr(body);
+// Programs of one text: the version line comes once, at its top.
+std::string without_version(const std::string& text) {
+  return text.substr(text.find('\n') + 1);
+}
+
+std::string kernels_text(std::size_t count) {
+  return std::to_string(count) + (count == 1 ? " kernel" : " kernels");
+}
+
+std::string schedule_text(const std::string& phase, const Schedule& schedule) {
+  Module module;
+  for (const Step& step : schedule.steps) module.programs.push_back(step.program);
+  return "\n# " + phase + ": " + kernels_text(schedule.steps.size()) + "\n" +
+         without_version(print(module));
+}
+
+std::string version_line() {
+  return "coda " + std::to_string(kLanguageVersion) + "\n";
+}
+
+std::string trace_text(const std::vector<Pass>& passes) {
+  std::string text = version_line();
+  for (const Pass& pass : passes) {
+    text += "\n# after " + pass.name + "\n" + without_version(print(pass.program));
   }
+  return text;
+}
+
+void print_counted(const Options& options) {
+  const Report report = report_of(options);
+  if (!options.svg.empty()) write_picture(report, options.svg);
   if (options.json) {
-    const auto json = [](const Cost& cost) {
-      return nlohmann::json{{"bytes_read", cost.bytes_read},
-                            {"bytes_written", cost.bytes_written},
-                            {"flops", cost.flops}};
-    };
-    std::cout << nlohmann::json{{"kernels", kernels},
-                                {"ledger",
-                                 {{"total", json(total)}, {"unfused", json(unfused_total)}}}}
-                     .dump(2)
-              << "\n";
+    nlohmann::json json = report_json(report);
+    for (const Pass& pass : report.passes) {
+      if (options.trace)
+        json["passes"].push_back({{"name", pass.name}, {"text", print(pass.program)}});
+    }
+    std::cout << json.dump(2) << "\n";
     return;
   }
-  std::cout << (options.ledger ? table + line(total) + line(unfused_total) : text);
+  if (options.trace) std::cout << trace_text(report.passes) << "\n";
+  if (options.ledger) {
+    std::cout << ledger_text(report);
+  } else {
+    if (!options.trace) std::cout << version_line();
+    for (const Half& half : report.halves) {
+      std::cout << schedule_text(half.phase, half.partition.schedule);
+    }
+  }
+}
+
+// Without sizes, which a block need not have.
+void run_rewrite(const Options& options) {
+  if (options.json || options.ledger || !options.svg.empty()) return print_counted(options);
+  const Program block = block_of(options);
+  const Rewritten made = options.grad
+                             ? rewrite(block, grad_options(options), rewrite_options(options))
+                             : rewrite(block, rewrite_options(options));
+  std::cout << (options.trace ? trace_text(made.passes) : version_line())
+            << schedule_text("forward", made.forward.schedule);
+  if (made.backward) std::cout << schedule_text("backward", made.backward->schedule);
 }
 
 void run_explain(const Options& options) {
-  nlohmann::json reports = nlohmann::json::array();
-  for (const auto& [phase, block] : phases(options)) {
-    const Sizes sizes = sizes_for(phase, block, options);
-    if (options.json) {
-      nlohmann::json report = explain_json(block, sizes);
-      report["phase"] = phase;
-      reports.push_back(std::move(report));
-    } else {
-      std::cout << explain(block, sizes);
-    }
-  }
-  if (options.json) std::cout << (reports.size() == 1 ? reports[0] : reports).dump(2) << "\n";
+  const Report report = report_of(options);
+  std::cout << (options.json ? explain_json(report).dump(2) + "\n" : explain(report));
 }
 
 std::shared_ptr<Options> common(CLI::App* command) {
@@ -140,14 +163,33 @@ std::shared_ptr<Options> common(CLI::App* command) {
   return options;
 }
 
-void add_sizes(CLI::App* command, Options& options) {
+void add_rewriting(CLI::App* command, Options& options) {
   command->add_option(
       "--size", options.sizes,
       "Sizes of names, like --size M=2048 N=1024; 128 where neither given nor implied");
+  CLI::Option* layers = command->add_option(
+      "--layers", options.layers,
+      "Repeat the block (`layer` if not given) so often, embedding and head of the file around it");
+  layers->check(number_between(1, 4096));
+  command->add_option("--tie", options.tie, "Parameters that are one, like head.w=embed.table")
+      ->needs(layers);
   CLI::Option* grad =
       command->add_flag("--grad", options.grad, "Forward for training, then backward");
-  command->get_option("--of")->needs(grad);
-  command->get_option("--wrt")->needs(grad);
+  const auto of_training = [&](CLI::Option* option) {
+    option->needs(grad);
+  };
+  of_training(command->get_option("--of"));
+  of_training(command->get_option("--wrt"));
+  of_training(command
+                  ->add_option("--memory", options.memory,
+                               "Bytes that forward may keep for backward, like 4GB")
+                  ->transform(CLI::AsSizeValue(false)));
+  of_training(command->add_option("--save", options.save, "Values that forward keeps, like q,k"));
+  of_training(command->add_option("--recompute", options.recompute,
+                                  "Values that backward computes again, like q,k"));
+  of_training(command->add_option(
+      "--accumulate", options.accumulate,
+      "Parameters whose gradients add into what is there, in f32; or NAME=bf16"));
   command->add_flag("--json", options.json, "The same as JSON");
 }
 
@@ -165,10 +207,12 @@ void add_rewrite(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("rewrite", "Cut a block into one-kernel programs, and print them");
   const auto options = common(command);
-  add_sizes(command, *options);
+  add_rewriting(command, *options);
   command->add_flag("--ledger", options->ledger,
                     "Bytes and flops of each kernel, against the unfused sequence");
-  command->footer("Example: coda rewrite programs/llama.coda --grad --ledger");
+  command->add_flag("--trace", options->trace, "First the program after each pass");
+  command->add_option("--svg", options->svg, "Write a picture of the schedule to this file");
+  command->footer("Example: coda rewrite programs/llama.coda --layers 3 --grad --ledger");
   command->callback([options] { run_rewrite(*options); });
 }
 
@@ -176,7 +220,7 @@ void add_explain(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "explain", "Say in which kernel each statement landed and why, and what each kernel moves");
   const auto options = common(command);
-  add_sizes(command, *options);
+  add_rewriting(command, *options);
   command->footer("Example: coda explain programs/llama.coda --block mlp --size M=2048");
   command->callback([options] { run_explain(*options); });
 }

@@ -403,6 +403,52 @@ def _(x, gamma, wq, wk, wv, wo, gate, up, down, cos, sin, eps):
     return {"out": attention + mlp(x, gamma, gate, up, down, eps)["out"] - x}
 
 
+@rule("olmo2.qkv_norm_heads")
+def qkv_norm_heads(x, wq, wk, wv, gamma_q, gamma_k, cos, sin, eps):
+    return {"q": rope(rms(F.linear(x, wq), gamma_q, eps), cos, sin),
+            "k": rope(rms(F.linear(x, wk), gamma_k, eps), cos, sin), "v": F.linear(x, wv)}
+
+
+@rule("olmo2.layer")
+def _(x, wq, wk, wv, gamma_q, gamma_k, wo, gamma1, gate, up, down, gamma2, cos, sin, eps):
+    parts = qkv_norm_heads(x, wq, wk, wv, gamma_q, gamma_k, cos, sin, eps)
+    o = attend(parts["q"], parts["k"], parts["v"], 2 * cos.shape[1], cos.shape[0])
+    h = x + rms(F.linear(o, wo), gamma1, eps)
+    y = F.silu(F.linear(h, gate)) * F.linear(h, up)
+    return {"out": h + rms(F.linear(y, down), gamma2, eps)}
+
+
+@rule("layer_scale.layer")
+def _(x, gamma1, beta1, wqkv, bqkv, wo, bo, scale1, gamma2, beta2, w1, b1, w2, b2, scale2, eps,
+      size, length):
+    n = F.layer_norm(x, gamma1.shape, gamma1, beta1, eps)
+    q, k, v = (t.view(-1, length, t.shape[1] // size, size).transpose(1, 2)
+               for t in F.linear(n, wqkv, bqkv).chunk(3, -1))
+    o = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), -1)
+    h = x + scale1 * F.linear(o, wo, bo)
+    n = F.layer_norm(h, gamma2.shape, gamma2, beta2, eps)
+    return {"out": h + scale2 * F.linear(F.gelu(F.linear(n, w1, b1)), w2, b2)}
+
+
+@rule("lora.qkv_lora")
+def qkv_lora(x, gamma, wq, aq, bq, wk, wv, av, bv, cos, sin, scale, eps):
+    return qkv(x, gamma, wq + scale * bq @ aq, wk, wv + scale * bv @ av, cos, sin, eps)
+
+
+@rule("lora.layer")
+def _(x, gamma1, wq, aq, bq, wk, wv, av, bv, wo, gamma2, gate, up, down, cos, sin, scale, eps):
+    parts = qkv_lora(x, gamma1, wq, aq, bq, wk, wv, av, bv, cos, sin, scale, eps)
+    return mlp(_attention_half(x, parts, wo, cos), gamma2, gate, up, down, eps)
+
+
+@rule("llama_packed.layer")
+def _(x, gamma1, wqkv, wo, gamma2, gate_up, down, cos, sin, eps, groups):
+    keys = groups * 2 * cos.shape[1]
+    wq, wk, wv = wqkv.split([len(wqkv) - 2 * keys, keys, keys])
+    parts = qkv(x, gamma1, wq, wk, wv, cos, sin, eps)
+    return mlp(_attention_half(x, parts, wo, cos), gamma2, *gate_up.chunk(2), down, eps)
+
+
 @rule("expert.expert")
 def _(x, p, gate, up, down):
     y = F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
@@ -412,6 +458,12 @@ def _(x, p, gate, up, down):
 @rule("embedding.embedding")
 def _(table, ids):
     return {"x": F.embedding(ids, table)}
+
+
+@rule("embedding.embed_norm")
+def _(table, ids, gamma, eps):
+    x = F.embedding(ids, table)
+    return {"x": x, "n": rms(x, gamma, eps)}
 
 
 @rule("embedding.embedding_grad")
@@ -433,6 +485,18 @@ def _loss(z, target, ignore_index, reduction="mean"):
 @rule("head.head")
 def _(h, gamma, w, target, ignore_index, eps):
     z = F.linear(rms(h, gamma, eps), w)
+    return {"loss": _loss(z, target, ignore_index), "lse": z.logsumexp(-1)}
+
+
+@rule("gemma.head")
+def _(h, gamma, w, target, logit_cap, ignore_index, eps):
+    z = logit_cap * torch.tanh(F.linear(rms(h, 1 + gamma, eps), w) / logit_cap)
+    return {"loss": _loss(z, target, ignore_index), "lse": z.logsumexp(-1)}
+
+
+@rule("gpt2.head")
+def _(h, gamma, beta, w, target, ignore_index, eps):
+    z = F.linear(F.layer_norm(h, gamma.shape, gamma, beta, eps), w)
     return {"loss": _loss(z, target, ignore_index), "lse": z.logsumexp(-1)}
 
 

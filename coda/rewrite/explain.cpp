@@ -1,40 +1,129 @@
 // coda/rewrite/explain.cpp: the partition and the ledger of a block as text and as JSON.
 #include "coda/rewrite/explain.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
+#include <set>
 
 #include "coda/program/text.h"
-#include "coda/rewrite/ledger.h"
-#include "coda/rewrite/rewrite.h"
+#include "coda/rewrite/halves.h"
+#include "coda/rewrite/stack.h"
 
 namespace coda {
 namespace {
 
-struct Report {
-  Partition partition;
-  Ledger fused, unfused;
-};
+Half half_of(std::string phase, Partition partition, const Schedule& rival, const Program& block,
+             const Sizes& sizes) {
+  Half half{.phase = std::move(phase), .partition = std::move(partition)};
+  half.fused = ledger(half.partition.schedule, sizes);
+  half.unfused = ledger(rival, sizes);
+  half.layers = layers_of(half.partition.schedule, block.params());
+  return half;
+}
 
-Report report_of(const Program& block, const Sizes& sizes) {
-  Report report{.partition = rewrite(block).forward, .fused = {}, .unfused = {}};
-  report.fused = ledger(report.partition.schedule, sizes);
-  report.unfused = ledger(unfused(report.partition.block), sizes);
+Report finish(Report report, Rewritten& made) {
+  report.passes = std::move(made.passes);
+  report.saved = std::move(made.saved);
+  report.notes = std::move(made.notes);
+  report.total = {.step = "total", .kind = ""};
+  report.unfused = {.step = "unfused", .kind = ""};
+  for (const Half& half : report.halves) {
+    report.total += half.fused.total;
+    report.unfused += half.unfused.total;
+  }
   return report;
 }
 
-std::string amount(std::int64_t count, const char* unit) {
-  const char* const prefixes[] = {"", "k", "M", "G", "T", "P"};
-  double value = static_cast<double>(count);
-  int prefix = 0;
-  while (value >= 1000 && prefix < 5) {
-    value /= 1000;
-    ++prefix;
-  }
-  char text[64];
-  std::snprintf(text, sizeof text, prefix == 0 ? "%.0f %s%s" : "%.2f %s%s", value, prefixes[prefix],
-                unit);
-  return text;
+}  // namespace
+
+Report report(const Program& block, const Sizes& sizes, const RewriteOptions& options) {
+  Rewritten made = rewrite(block, options);
+  Report report{.block = block, .sizes = sizes};
+  report.halves.push_back(
+      half_of("forward", std::move(made.forward), unfused(block), block, sizes));
+  report.ideal = ideal(block, sizes);
+  return finish(std::move(report), made);
 }
+
+Report report(const Program& block, const GradOptions& gradients, const Sizes& sizes,
+              const RewriteOptions& options) {
+  Rewritten made = rewrite(block, gradients, options);
+  const Training plain = grad_for_training(block, gradients);
+  Report report{.block = block, .sizes = sizes};
+  report.ideal = ideal(block, made.backward->block, sizes);
+  report.halves.push_back(
+      half_of("forward", std::move(made.forward), unfused(plain.forward), block, sizes));
+  report.halves.push_back(
+      half_of("backward", std::move(*made.backward), unfused(plain.backward), block, sizes));
+  return finish(std::move(report), made);
+}
+
+// ---- layers of a stack ----
+
+namespace {
+
+using Votes = std::map<std::optional<int>, int>;
+
+std::optional<int> winner(const Votes& votes) {
+  const auto count = [](const auto& vote) {
+    return vote.second;
+  };
+  return votes.empty() ? std::nullopt : std::ranges::max_element(votes, {}, count)->first;
+}
+
+// The parameter behind a value that a product reads, or -1.
+int param_behind(const Program& program, Value v) {
+  while (!program.is_param(v)) {
+    const Node& node = program.node(v);
+    const bool is_view = class_of(node.op) == OpClass::cast ||
+                         (class_of(node.op) == OpClass::layout && node.op != Op::join);
+    if (!is_view) return -1;
+    v = node.args[0];
+  }
+  return v.id;
+}
+
+}  // namespace
+
+std::vector<std::optional<int>> layers_of(const Schedule& schedule, std::span<const Param> params) {
+  std::set<std::string> weights;
+  for (const Param& param : params) {
+    if (param.type.dims.size() >= 2) weights.insert(param.name);
+  }
+  std::map<std::string, std::optional<int>> made;  // name of what a step stores → its layer
+  const auto value_layer = [&](const std::string& name) {
+    const std::optional<int> own = layer_of(name);
+    return own || !made.contains(name) ? own : made.at(name);
+  };
+  std::vector<std::optional<int>> layers;
+  for (const Step& step : schedule.steps) {
+    Votes work, values;
+    for (const Node& node : step.program.nodes()) {
+      const bool reads_weights = node.op == Op::product || class_of(node.op) == OpClass::indexed;
+      for (const Value v : node.args) {
+        const int param = reads_weights ? param_behind(step.program, v) : -1;
+        if (param < 0) continue;
+        const std::string& name = step.inputs[static_cast<std::size_t>(param)];
+        if (weights.contains(name)) ++work[layer_of(name)];
+      }
+    }
+    for (const std::string& name : step.outputs) {
+      if (name.starts_with("d_") && weights.contains(name.substr(2))) ++work[layer_of(name)];
+      if (const auto layer = layer_of(name)) ++values[layer];
+    }
+    for (const std::string& name : step.inputs) {
+      if (const auto layer = value_layer(name)) ++values[layer];
+    }
+    layers.push_back(winner(work.empty() ? values : work));
+    for (const std::string& name : step.outputs) made[name] = layers.back();
+  }
+  return layers;
+}
+
+// ---- text ----
+
+namespace {
 
 std::string row(const std::string& name, const Cost& cost) {
   char text[256];
@@ -44,23 +133,32 @@ std::string row(const std::string& name, const Cost& cost) {
   return text;
 }
 
-nlohmann::json json_of(const Cost& cost) {
-  return {{"bytes_read", cost.bytes_read},
-          {"bytes_written", cost.bytes_written},
-          {"flops", cost.flops}};
+std::string share(const Cost& fused, const Cost& unfused) {
+  if (bytes_moved(unfused) == 0) return "";
+  char line[96];
+  std::snprintf(
+      line, sizeof line, "  bytes moved: %.0f %% of the unfused sequence's\n",
+      100 * static_cast<double>(bytes_moved(fused)) / static_cast<double>(bytes_moved(unfused)));
+  return line;
 }
 
-}  // namespace
+std::string counted(std::size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
 
-std::string explain(const Program& block, const Sizes& sizes) {
-  const Report report = report_of(block, sizes);
-  const Partition& partition = report.partition;
-  const std::vector<Step>& steps = partition.schedule.steps;
-  std::string text = block.name() + ": " + std::to_string(steps.size()) +
-                     (steps.size() == 1 ? " kernel, " : " kernels, ") +
-                     std::to_string(report.unfused.steps.size()) +
-                     " library calls without fusion\n";
+std::string kernel_rows(const Half& half) {
+  std::string text;
+  for (std::size_t i = 0; i < half.fused.steps.size(); ++i) {
+    text += row(std::to_string(i + 1) + " " + half.fused.steps[i].step, half.fused.steps[i]);
+  }
+  return text;
+}
 
+std::string explain(const Half& half) {
+  const Partition& partition = half.partition;
+  std::string text = partition.block.name() + ": " +
+                     counted(partition.schedule.steps.size(), "kernel") + ", " +
+                     counted(half.unfused.steps.size(), "library call") + " without fusion\n";
   text += "\nstatements, and the kernel that each landed in\n";
   for (std::size_t n = 0; n < partition.placements.size(); ++n) {
     const Placement& placement = partition.placements[n];
@@ -71,52 +169,111 @@ std::string explain(const Program& block, const Sizes& sizes) {
     std::snprintf(line, sizeof line, "  %4s  ", where.c_str());
     text += line + print_node(partition.block, n) + "\n        " + placement.reason + "\n";
   }
+  text += "\nkernels\n" + kernel_rows(half);
+  text += row("total", half.fused.total) + row("unfused", half.unfused.total);
+  return text + share(half.fused.total, half.unfused.total);
+}
 
-  text += "\nkernels\n";
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    text += row(std::to_string(i + 1) + " " + report.fused.steps[i].step, report.fused.steps[i]);
+}  // namespace
+
+std::string explain(const Report& report) {
+  std::string text;
+  for (const Half& half : report.halves) {
+    text += (text.empty() ? "" : "\n") + explain(half);
   }
-  text += row("total", report.fused.total) + row("unfused", report.unfused.total);
-  const auto moved = [](const Cost& cost) {
-    return cost.bytes_read + cost.bytes_written;
-  };
-  const double unfused_bytes = static_cast<double>(moved(report.unfused.total));
-  if (unfused_bytes > 0) {
-    char line[96];
-    std::snprintf(line, sizeof line, "  bytes moved: %.0f %% of the unfused sequence's\n",
-                  100 * static_cast<double>(moved(report.fused.total)) / unfused_bytes);
-    text += line;
-  }
+  if (!report.notes.empty()) text += "\nnot applied\n";
+  for (const std::string& note : report.notes) text += "  " + note + "\n";
   return text;
 }
 
-nlohmann::json explain_json(const Program& block, const Sizes& sizes) {
-  const Report report = report_of(block, sizes);
-  const Partition& partition = report.partition;
-  nlohmann::json statements = nlohmann::json::array(), kernels = nlohmann::json::array();
-  for (std::size_t n = 0; n < partition.placements.size(); ++n) {
-    const Placement& placement = partition.placements[n];
-    nlohmann::json kernel = nullptr;
-    if (placement.step >= 0) kernel = placement.step;
-    statements.push_back({{"statement", print_node(partition.block, n)},
-                          {"line", partition.block.nodes()[n].where.line},
-                          {"kernel", kernel},
-                          {"reason", placement.reason}});
+std::string explain(const Program& block, const Sizes& sizes) {
+  return explain(report(block, sizes));
+}
+
+std::string ledger_text(const Report& report) {
+  std::string text;
+  for (const Half& half : report.halves) {
+    text += half.phase + ": " + counted(half.fused.steps.size(), "kernel") + ", " +
+            counted(half.unfused.steps.size(), "library call") + " without fusion\n" +
+            kernel_rows(half);
   }
-  for (std::size_t i = 0; i < partition.schedule.steps.size(); ++i) {
-    nlohmann::json kernel = json_of(report.fused.steps[i]);
-    kernel["name"] = report.fused.steps[i].step;
-    kernel["kind"] = report.fused.steps[i].kind;
-    kernel["text"] = print(partition.schedule.steps[i].program);
+  text += "all\n" + row("total", report.total) + row("unfused", report.unfused) +
+          row("ideal: each input and result once", report.ideal);
+  return text + share(report.total, report.unfused);
+}
+
+// ---- JSON ----
+
+namespace {
+
+nlohmann::json json_of(const Cost& cost) {
+  return {{"bytes_read", cost.bytes_read},
+          {"bytes_written", cost.bytes_written},
+          {"flops", cost.flops}};
+}
+
+nlohmann::json kernels_json(const Half& half) {
+  nlohmann::json kernels = nlohmann::json::array();
+  for (std::size_t i = 0; i < half.fused.steps.size(); ++i) {
+    nlohmann::json kernel = json_of(half.fused.steps[i]);
+    kernel["phase"] = half.phase;
+    kernel["kind"] = half.fused.steps[i].kind;
+    kernel["layer"] = nullptr;
+    if (half.layers[i]) kernel["layer"] = *half.layers[i];
+    kernel["name"] = half.fused.steps[i].step;
+    kernel["text"] = print(half.partition.schedule.steps[i].program);
     kernels.push_back(std::move(kernel));
   }
-  nlohmann::json rival = json_of(report.unfused.total);
-  rival["kernels"] = report.unfused.steps.size();
-  return {{"block", block.name()},
-          {"statements", std::move(statements)},
-          {"kernels", std::move(kernels)},
-          {"total", json_of(report.fused.total)},
-          {"unfused", std::move(rival)}};
+  return kernels;
+}
+
+nlohmann::json unfused_json(const Cost& cost, std::size_t kernels) {
+  nlohmann::json json = json_of(cost);
+  json["kernels"] = kernels;
+  return json;
+}
+
+}  // namespace
+
+nlohmann::json explain_json(const Report& report) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Half& half : report.halves) {
+    const Partition& partition = half.partition;
+    nlohmann::json statements = nlohmann::json::array();
+    for (std::size_t n = 0; n < partition.placements.size(); ++n) {
+      const Placement& placement = partition.placements[n];
+      nlohmann::json kernel = nullptr;
+      if (placement.step >= 0) kernel = placement.step;
+      statements.push_back({{"statement", print_node(partition.block, n)},
+                            {"line", partition.block.nodes()[n].where.line},
+                            {"kernel", kernel},
+                            {"reason", placement.reason}});
+    }
+    all.push_back({{"block", partition.block.name()},
+                   {"phase", half.phase},
+                   {"statements", std::move(statements)},
+                   {"kernels", kernels_json(half)},
+                   {"total", json_of(half.fused.total)},
+                   {"unfused", unfused_json(half.unfused.total, half.unfused.steps.size())},
+                   {"notes", report.notes}});
+  }
+  return all.size() == 1 ? all[0] : all;
+}
+
+nlohmann::json report_json(const Report& report) {
+  nlohmann::json kernels = nlohmann::json::array();
+  std::size_t calls = 0;
+  for (const Half& half : report.halves) {
+    for (nlohmann::json& kernel : kernels_json(half)) kernels.push_back(std::move(kernel));
+    calls += half.unfused.steps.size();
+  }
+  return {{"kernels", std::move(kernels)},
+          {"ledger",
+           {{"total", json_of(report.total)},
+            {"unfused", unfused_json(report.unfused, calls)},
+            {"ideal", json_of(report.ideal)}}},
+          {"saved", report.saved},
+          {"notes", report.notes}};
 }
 
 }  // namespace coda

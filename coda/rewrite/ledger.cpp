@@ -2,6 +2,7 @@
 #include "coda/rewrite/ledger.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <set>
 
@@ -109,6 +110,30 @@ std::string kind_of(const Program& program) {
   return product ? "gemm" : "stream";
 }
 
+// Of a step that runs once.
+Cost cost_once(const Step& step, const Sizes& sizes) {
+  const Program& program = step.program;
+  Cost cost;
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+    if (seen.insert(step.inputs[i]).second) add(cost.bytes_read, bytes_read(program, i, sizes));
+  }
+  for (const Result& result : program.results()) {
+    const std::int64_t bytes = bytes_of(result.type, sizes);
+    add(cost.bytes_written, bytes);
+    if (result.store == Store::accumulate) add(cost.bytes_read, bytes);
+  }
+  for (const Node& node : program.nodes()) add(cost.flops, flops_of(program, node, sizes));
+  return cost;
+}
+
+Cost scaled(Cost cost, std::int64_t factor) {
+  cost.bytes_read = times(cost.bytes_read, factor);
+  cost.bytes_written = times(cost.bytes_written, factor);
+  cost.flops = times(cost.flops, factor);
+  return cost;
+}
+
 }  // namespace
 
 Cost& operator+=(Cost& sum, const Cost& cost) {
@@ -118,26 +143,71 @@ Cost& operator+=(Cost& sum, const Cost& cost) {
   return sum;
 }
 
+std::int64_t bytes_moved(const Cost& cost) {
+  std::int64_t bytes = cost.bytes_read;
+  add(bytes, cost.bytes_written);
+  return bytes;
+}
+
 Ledger ledger(const Schedule& schedule, const Sizes& sizes) {
   Ledger ledger;
   ledger.total.step = "total";
   for (const Step& step : schedule.steps) {
-    const Program& program = step.program;
-    Cost cost{.step = program.name(), .kind = kind_of(program)};
-    std::set<std::string> seen;
-    for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-      if (seen.insert(step.inputs[i]).second) add(cost.bytes_read, bytes_read(program, i, sizes));
+    Cost cost{.step = step.program.name(), .kind = kind_of(step.program)};
+    if (step.loop < 0) {
+      cost += cost_once(step, sizes);
+    } else {
+      const Loop& loop = schedule.loops[static_cast<std::size_t>(step.loop)];
+      const std::int64_t size = require_extent(dim_of(loop.dim), sizes);
+      Sizes chunk = sizes;
+      chunk[loop.dim] = loop.size;
+      cost += scaled(cost_once(step, chunk), size / loop.size);
+      chunk[loop.dim] = size % loop.size;
+      if (chunk[loop.dim] > 0) cost += cost_once(step, chunk);
     }
-    for (const Result& result : program.results()) {
-      const std::int64_t bytes = bytes_of(result.type, sizes);
-      add(cost.bytes_written, bytes);
-      if (result.store == Store::accumulate) add(cost.bytes_read, bytes);
-    }
-    for (const Node& node : program.nodes()) add(cost.flops, flops_of(program, node, sizes));
     ledger.total += cost;
     ledger.steps.push_back(std::move(cost));
   }
   return ledger;
+}
+
+Cost ideal(const Program& block, const Sizes& sizes) {
+  Cost cost{.step = "ideal", .kind = ""};
+  for (std::size_t i = 0; i < block.params().size(); ++i) {
+    add(cost.bytes_read, bytes_read(block, i, sizes));
+  }
+  for (const Result& result : block.results()) {
+    add(cost.bytes_written, bytes_of(result.type, sizes));
+    if (result.store == Store::accumulate) add(cost.bytes_read, bytes_of(result.type, sizes));
+  }
+  return cost;
+}
+
+Cost ideal(const Program& block, const Program& backward, const Sizes& sizes) {
+  Cost cost = ideal(block, sizes);
+  for (std::size_t i = 0; i < backward.params().size(); ++i) {
+    const std::string& name = backward.params()[i].name;
+    const bool upstream = name.starts_with("d_") && block.find_result(name.substr(2)) >= 0;
+    if (upstream) add(cost.bytes_read, bytes_read(backward, i, sizes));
+  }
+  for (const Result& result : backward.results()) {
+    add(cost.bytes_written, bytes_of(result.type, sizes));
+    if (result.store == Store::accumulate) add(cost.bytes_read, bytes_of(result.type, sizes));
+  }
+  return cost;
+}
+
+std::string amount(std::int64_t count, std::string_view unit) {
+  const char* const prefixes[] = {"", "k", "M", "G", "T", "P"};
+  double value = static_cast<double>(count);
+  int prefix = 0;
+  while (value >= 1000 && prefix < 5) {
+    value /= 1000;
+    ++prefix;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, prefix == 0 ? "%.0f " : "%.2f ", value);
+  return std::string(text) + prefixes[prefix] + std::string(unit);
 }
 
 Schedule as_schedule(const Program& program) {
