@@ -65,11 +65,16 @@ namespace {
 
 using Votes = std::map<std::optional<int>, int>;
 
+// Of equals the last layer.
 std::optional<int> winner(const Votes& votes) {
-  const auto count = [](const auto& vote) {
-    return vote.second;
-  };
-  return votes.empty() ? std::nullopt : std::ranges::max_element(votes, {}, count)->first;
+  std::optional<int> most;
+  int count = 0;
+  for (const auto& [layer, votes_for] : votes) {
+    if (votes_for < count) continue;
+    most = layer;
+    count = votes_for;
+  }
+  return most;
 }
 
 // The parameter behind a value that a product reads, or -1.
@@ -87,35 +92,36 @@ int param_behind(const Program& program, Value v) {
 }  // namespace
 
 std::vector<std::optional<int>> layers_of(const Schedule& schedule, std::span<const Param> params) {
-  std::set<std::string> weights;
+  std::set<std::string> all, matrices;
   for (const Param& param : params) {
-    if (param.type.dims.size() >= 2) weights.insert(param.name);
+    all.insert(param.name);
+    if (param.type.dims.size() >= 2) matrices.insert(param.name);
   }
   std::map<std::string, std::optional<int>> made;  // name of what a step stores → its layer
-  const auto value_layer = [&](const std::string& name) {
-    const std::optional<int> own = layer_of(name);
-    return own || !made.contains(name) ? own : made.at(name);
-  };
   std::vector<std::optional<int>> layers;
   for (const Step& step : schedule.steps) {
-    Votes work, values;
+    Votes work, gradients, values;
     for (const Node& node : step.program.nodes()) {
       const bool reads_weights = node.op == Op::product || class_of(node.op) == OpClass::indexed;
       for (const Value v : node.args) {
         const int param = reads_weights ? param_behind(step.program, v) : -1;
         if (param < 0) continue;
         const std::string& name = step.inputs[static_cast<std::size_t>(param)];
-        if (weights.contains(name)) ++work[layer_of(name)];
+        if (matrices.contains(name)) work[layer_of(name)] += node.op == Op::product ? 2 : 1;
       }
     }
     for (const std::string& name : step.outputs) {
-      if (name.starts_with("d_") && weights.contains(name.substr(2))) ++work[layer_of(name)];
+      const std::string of = name.starts_with("d_") ? name.substr(2) : "";
+      if (matrices.contains(of)) work[layer_of(of)] += 2;
+      if (all.contains(of)) ++gradients[layer_of(of)];
       if (const auto layer = layer_of(name)) ++values[layer];
     }
     for (const std::string& name : step.inputs) {
-      if (const auto layer = value_layer(name)) ++values[layer];
+      std::optional<int> layer = layer_of(name);
+      if (!layer && made.contains(name)) layer = made.at(name);
+      if (layer) ++values[layer];
     }
-    layers.push_back(winner(work.empty() ? values : work));
+    layers.push_back(winner(!work.empty() ? work : !gradients.empty() ? gradients : values));
     for (const std::string& name : step.outputs) made[name] = layers.back();
   }
   return layers;

@@ -18,10 +18,10 @@ namespace {
 
 constexpr double kBoxWidth = 330, kBoxHeight = 58, kGap = 34, kBandGap = 46;
 constexpr double kBetween = 360;  // the columns
-constexpr double kPort = 15;      // height that a line's label takes
-constexpr double kLane = 17;      // of a line that passes boxes by
+constexpr double kPort = 20;      // height that a line's label takes
+constexpr double kLane = 24;      // of a line that passes boxes by
 constexpr double kMargin = 24, kHeader = 150;
-constexpr double kCharacter = 6.1;  // width of one, at 11 pixels
+constexpr double kCharacter = 6.4;  // width of one, at 11 pixels
 constexpr double kThickest = 9;
 
 struct Colour {
@@ -56,12 +56,11 @@ struct Flow {
   int lane = -1;  // beside the boxes; -1: to the next box
 
   std::string label() const {
-    std::string text;
+    std::string text = amount(bytes, "B");
     for (std::size_t i = 0; i < tensors.size() && i < 3; ++i) {
-      text += (i > 0 ? ", " : "") + tensors[i].name;
+      text += (i > 0 ? ", " : ": ") + tensors[i].name;
     }
-    if (tensors.size() > 3) text += ", …";
-    return text + "  " + amount(bytes, "B");
+    return tensors.size() > 3 ? text + ", …" : text;
   }
 };
 
@@ -74,7 +73,7 @@ struct Saved {
 
 struct Box {
   double x = 0, y = 0, height = kBoxHeight;
-  int band = 0;
+  int band = 0, rank = 0;
   std::string title, work, costs;
 };
 
@@ -149,24 +148,33 @@ class Picture {
     return boxes;
   }
 
-  // The band of layer i is i + 1; before it is what comes before any layer, behind it the rest.
+  // The band of layer i is i + 1; before it is the embedding, behind it the head. What belongs to
+  // neither by its names stands with its neighbour.
   void assign_bands(const Half& half, std::vector<Box>& boxes) {
-    int last = -1;
     for (const Half& each : report_.halves) {
-      for (const auto& layer : each.layers) last = std::max(last, layer.value_or(-1));
+      for (const auto& layer : each.layers) layers_ = std::max(layers_, layer.value_or(-1) + 1);
     }
-    layers_ = last + 1;
-    const bool backward = half.phase == "backward";
-    int band = backward && layers_ > 0 ? layers_ + 1 : 0;
-    const auto& layers = half.layers;
-    const auto final_layer =
-        std::find_if(layers.rbegin(), layers.rend(), [](auto& layer) { return layer.has_value(); });
-    const auto tail = static_cast<std::size_t>(layers.rend() - final_layer);
+    if (layers_ == 0) return;
+    int band = half.phase == "backward" ? layers_ + 1 : 0;
     for (std::size_t i = 0; i < boxes.size(); ++i) {
-      if (layers[i]) band = *layers[i] + 1;
-      if (!layers[i] && i >= tail && layers_ > 0) band = backward ? 0 : layers_ + 1;
+      const Step& step = half.partition.schedule.steps[i];
+      if (half.layers[i]) {
+        band = *half.layers[i] + 1;
+      } else if (names(step, "head.")) {
+        band = layers_ + 1;
+      } else if (names(step, "embed.")) {
+        band = 0;
+      }
       boxes[i].band = band;
     }
+  }
+
+  static bool names(const Step& step, std::string_view prefix) {
+    const auto has = [&](std::string_view name) {
+      return name.starts_with(prefix) ||
+             (name.starts_with("d_") && name.substr(2).starts_with(prefix));
+    };
+    return std::ranges::any_of(step.inputs, has) || std::ranges::any_of(step.outputs, has);
   }
 
   std::int64_t bytes_of(const Type& type) const {
@@ -203,18 +211,34 @@ class Picture {
     }
   }
 
+  // Where each box stands in its column, counted in the direction of time.
+  void assign_ranks(std::size_t h) {
+    std::vector<Box*> order;
+    for (Box& box : boxes_[h]) order.push_back(&box);
+    std::ranges::stable_sort(order, {},
+                             [&](const Box* box) { return h == 0 ? box->band : -box->band; });
+    for (std::size_t i = 0; i < order.size(); ++i) order[i]->rank = static_cast<int>(i);
+  }
+
   // Lines between neighbours run straight; the others beside the boxes, the short ones inside.
   void assign_lanes(std::size_t h) {
+    assign_ranks(h);
+    const auto ends = [&](const Flow* flow) {
+      return std::minmax({boxes_[h][flow->from].rank, boxes_[h][flow->to].rank});
+    };
+    const auto length = [&](const Flow* flow) {
+      return ends(flow).second - ends(flow).first;
+    };
     std::vector<Flow*> passing;
     for (Flow& flow : flows_[h]) {
-      if (flow.to != flow.from + 1) passing.push_back(&flow);
+      if (boxes_[h][flow.to].rank != boxes_[h][flow.from].rank + 1) passing.push_back(&flow);
     }
-    std::ranges::stable_sort(passing, {}, [](const Flow* flow) { return flow->to - flow->from; });
+    std::ranges::stable_sort(passing, {}, length);
     std::vector<std::vector<const Flow*>> lanes;
     for (Flow* flow : passing) {
       const auto is_free = [&](const std::vector<const Flow*>& lane) {
         return std::ranges::none_of(lane, [&](const Flow* other) {
-          return flow->from < other->to && other->from < flow->to;
+          return ends(flow).first < ends(other).second && ends(other).first < ends(flow).second;
         });
       };
       const auto lane = std::ranges::find_if(lanes, is_free);
@@ -235,17 +259,17 @@ class Picture {
       for (const std::size_t to : saved.to) ++arriving[to];
     }
     for (std::size_t i = 0; i < ports.size(); ++i) {
-      boxes_[0][i].height = std::max(kBoxHeight, kPort * (ports[i] + 0.7));
+      boxes_[0][i].height = std::max(kBoxHeight, kPort * (ports[i] + 0.5));
     }
     for (std::size_t i = 0; i < arriving.size(); ++i) {
       boxes_[1][i].height = std::max(kBoxHeight, 9.0 * (arriving[i] + 1));
     }
-    const double left = kMargin + kLane * lanes_[0] + 16;
+    const double left = kMargin + kLane * lanes_[0] + 22;
     const bool both = report_.halves.size() > 1;
     for (Box& box : boxes_[0]) box.x = left;
     for (Box& box : boxes_[1]) box.x = left + kBoxWidth + kBetween;
     width_ =
-        left + kBoxWidth + kMargin + (both ? kBetween + kBoxWidth + kLane * lanes_[1] + 16 : 220);
+        left + kBoxWidth + kMargin + (both ? kBetween + kBoxWidth + kLane * lanes_[1] + 22 : 220);
     double y = kHeader + 20;
     for (int band = 0; band <= layers_ + 1; ++band) {
       std::array<std::vector<Box*>, 2> columns;
@@ -293,8 +317,8 @@ class Picture {
     if (layers_ == 0) return;
     for (const Band& band : bands_) {
       std::string name = "layer " + std::to_string(band.number - 1);
-      if (band.number == 0) name = "before";
-      if (band.number > layers_) name = "behind";
+      if (band.number == 0) name = "embedding";
+      if (band.number > layers_) name = "head";
       svg_.box(8, band.y - 20, width_ - 16, band.height + 32, "#f6f6f6", "#e0e0e0");
       svg_.text(14, band.y - 7, name, "fill=\"#777777\" font-weight=\"bold\"");
     }
@@ -371,26 +395,26 @@ class Picture {
         return side > 0 ? box.y + box.height : box.y;
       };
       if (flow.lane < 0) {
-        const double x = a.x + kBoxWidth * 0.5, from = edge(a, down), to = edge(b, -down);
+        const double x = a.x + kBoxWidth * 0.3, from = edge(a, down), to = edge(b, -down);
         svg_.line(formatted("M%.1f %.1fV%.1f", x, from, to - 6 * down), width, kFlow, flow.label());
         svg_.head(x, to, 0, down, kFlow);
-        svg_.label(x + 10, (to + from) / 2 + 4, cut(flow.label(), kBoxWidth / 2), "#333333");
+        svg_.label(x + 10, (to + from) / 2 + 4, cut(flow.label(), kBoxWidth * 0.68), "#333333");
         continue;
       }
       const double out = h == 0 ? -1 : 1;  // away from the other column
-      const double side = out < 0 ? a.x : a.x + kBoxWidth;
-      const double x = side + out * (14 + kLane * flow.lane), r = 8;
-      const double from = a.y + a.height * (0.5 + 0.25 * down),
-                   to = b.y + b.height * (0.5 - 0.3 * down);
+      const double way = b.y > a.y ? 1 : -1, side = out < 0 ? a.x : a.x + kBoxWidth, r = 8;
+      const double x = side + out * (26 + kLane * flow.lane);
+      const double from = a.y + a.height * (0.5 + 0.25 * way);
+      const double to = b.y + b.height * (0.5 - 0.3 * way);
       svg_.line(formatted("M%.1f %.1fH%.1fQ%.1f %.1f %.1f %.1fV%.1fQ%.1f %.1f %.1f %.1fH%.1f", side,
-                          from, x - out * r, x, from, x, from + down * r, to - down * r, x, to,
+                          from, x - out * r, x, from, x, from + way * r, to - way * r, x, to,
                           x - out * r, to, side + out * 6),
                 width, kFlow, flow.label());
       svg_.head(side, to, -out, 0, kFlow);
       const std::string text = flow.label();
       const double room = std::abs(to - from) - 20;
       if (part(flow.bytes) > 0.05 && room > kCharacter * static_cast<double>(text.size())) {
-        svg_.label(x + 4, (from + to) / 2, text, "#333333", -90);
+        svg_.label(x - width / 2 - 4, (from + to) / 2, text, "#333333", -90);
       }
     }
   }
@@ -409,20 +433,20 @@ class Picture {
       const Box& from = boxes_[0][saved.from];
       const double x = from.x + kBoxWidth, y = from.y + kPort * (++ports[saved.from]);
       const double width = thickness(saved.tensor.bytes);
-      const std::string label = saved.tensor.name + "  " + amount(saved.tensor.bytes, "B");
+      const std::string label = amount(saved.tensor.bytes, "B") + ": " + saved.tensor.name;
       for (const std::size_t to : saved.to) {
         const Box& box = boxes_[1][to];
         const std::vector<std::size_t>& all = arriving[to];
         const auto rank = std::ranges::find(all, s) - all.begin();
         const double end = box.y + box.height * (static_cast<double>(rank) + 1) /
                                        (static_cast<double>(all.size()) + 1);
-        const double start = x + 130, middle = (start + box.x) / 2;
+        const double start = x + 140, middle = (start + box.x) / 2;
         svg_.line(formatted("M%.1f %.1fH%.1fC%.1f %.1f %.1f %.1f %.1f %.1f", x, y, start, middle, y,
                             middle, end, box.x - 6, end),
                   width, kSaved, label);
         svg_.head(box.x, end, 1, 0, kSaved);
       }
-      svg_.label(x + 8, y - 2, cut(label, 130), "#005f45");
+      svg_.label(x + 6, y - width / 2 - 3, cut(label, 150), "#005f45");
     }
   }
 
