@@ -7,6 +7,7 @@
 #include "coda/program/builder.h"
 #include "coda/program/library.h"
 #include "coda/program/text.h"
+#include "coda/rewrite/halves.h"
 #include "tests/numeric_gradient.h"
 
 namespace coda {

@@ -12,7 +12,6 @@
 
 #include "coda/program/builder.h"
 #include "coda/program/library.h"
-#include "coda/rewrite/grad.h"
 #include "coda/rewrite/halves.h"
 #include "coda/rewrite/rewrite.h"
 

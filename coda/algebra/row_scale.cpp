@@ -171,9 +171,16 @@ class RowScale {
     }
   }
 
-  Expr scaled(Expr e, const Term& by) {
+  // NOTE: a row of no elements has a statistic of 0/0. Inside the operand that scaled nothing;
+  // after the product, whose elements are 0, it must not be seen.
+  Expr scaled(Expr e, const Term& by, const Dim& axis) {
     for (const Term::Part& part : by.parts) {
-      const Expr scale = build_(part.value);
+      Expr scale = build_(part.value);
+      if (!is_op(program_, part.value, Op::constant)) {
+        const Expr size{e.builder, e.builder->op(Op::size, {}, {.axis = axis})};
+        scale = where(map(Op::gt, size, build_.constant(0)), scale,
+                      build_.constant(part.inverse ? 1 : 0));
+      }
       e = part.inverse ? e / scale : e * scale;
     }
     return by.negative ? -e : e;
@@ -202,9 +209,11 @@ class RowScale {
     std::optional<Expr> offset;  // μ - m0
     if (operand.shift) {
       const Expr mean = build_(*operand.shift);
-      if (!is_made_in_tiles(program_, operand.core)) {
-        p = p - mean;  // whole rows are at hand
-      } else if (const std::optional<Expr> near = near_mean(operand.core, *operand.shift, axis)) {
+      // Where whole rows are at hand, the mean itself: the difference is 0, its gradient is not.
+      const std::optional<Expr> near = is_made_in_tiles(program_, operand.core)
+                                           ? near_mean(operand.core, *operand.shift, axis)
+                                           : map(Op::detach, mean);
+      if (near) {
         p = p - *near;
         offset = mean - *near;
       } else {
@@ -219,14 +228,14 @@ class RowScale {
     if (stored != DType::f64 && !is_input(p)) p = cast(p, stored);
     // NOTE: before the product itself, so that a reverse sweep has its gradient when it comes here.
     std::optional<Expr> d, c;
-    if (operand.bias) d = whole(with_other(build_(*operand.bias)));
+    if (operand.bias) d = with_other(whole(build_(*operand.bias)));
     if (offset) {
-      c = whole(operand.columns.parts.empty() ? reduce(Op::sum, other, axis)
-                                              : with_other(columns_of(operand)));
+      c = operand.columns.parts.empty() ? reduce(Op::sum, other, axis)
+                                        : with_other(whole(columns_of(operand)));
     }
     Expr z = with_other(p);
     if (c) z = z - *offset * *c;
-    z = scaled(z, operand.rows);
+    z = scaled(z, operand.rows, axis);
     if (d) z = z + *d;
     const std::vector<Dim>& dims = program_.type(node.results[0]).dims;
     if (z.type().dims != dims) z = in_dims(z, dims);
@@ -237,10 +246,9 @@ class RowScale {
 
   bool is_input(Expr e) const { return e.builder->so_far().is_param(e.value); }
 
-  // What a weight alone makes once is kept in f32: rows of any size are added to it.
+  // A column in f32, so that its product with a weight is: rows of any size are added to it.
   static Expr whole(Expr e) {
-    if (e.type().dtype == DType::f64) return e;
-    return {e.builder, e.builder->op(Op::pin, {e.value}, {.dtype = DType::f32})};
+    return e.type().dtype == DType::f32 || e.type().dtype == DType::f64 ? e : cast(e, DType::f32);
   }
 
   // A mean that rows of `v`, made in tiles, are likely near to: that of a residual it adds to.

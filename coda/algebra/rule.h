@@ -45,6 +45,8 @@ std::span<const Rule> kernel_rules();
 Program row_scale(const Program& program, Situation& situation);
 Program common_scale(const Program& program, Situation& situation);
 Program centred_sum(const Program& program, Situation& situation);
+Program vanishing(const Program& program, Situation& situation);
+Program merged_sums(const Program& program, Situation& situation);
 Program row_sum(const Program& program, Situation& situation);
 Program centred_squares(const Program& program, Situation& situation);
 

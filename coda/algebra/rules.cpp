@@ -34,6 +34,16 @@ std::span<const Rule> joint_rules() {
            .precondition = "(r·X) @ W is computed anyway",
            .buys = "a kernel for a vector times a weight",
            .apply = row_sum},
+      Rule{.name = "vanishing",
+           .identity = "(x - detach(x))·y = 0",
+           .precondition = "gradients are taken",
+           .buys = "a term",
+           .apply = vanishing},
+      Rule{.name = "merged_sums",
+           .identity = "sum(a) ± sum(b) = sum(a ± b)",
+           .precondition = "the same axis, and nothing else reads the two",
+           .buys = "one row of partial results instead of two",
+           .apply = merged_sums},
   };
   return rules;
 }

@@ -209,8 +209,9 @@ void differentiate(const Site& s) {
     case Op::mul:
       if (s.node.args[0] == s.node.args[1]) return s.align(0, 2 * s.d() * s.x(0));
       for (std::size_t i = 0; i < 2; ++i) {
-        if (scales_on_chip(s.adjoints, s.node, i)) {
-          s.adjoints.add_dot(s.node.args[i], row_dot(s.adjoints, s.node));
+        if (const auto scale = scale_on_chip(s.adjoints, s.node, i)) {
+          s.adjoints.add_dot(*scale,
+                             row_dot(s.adjoints, s.node, s.adjoints.program().type(*scale)));
         } else {
           s.align(i, s.d() * s.x(1 - i));
         }

@@ -76,7 +76,8 @@ class Halves {
   Needs needs(const Saving& saving) const {
     Needs needs;
     const auto need = [&](Value v, bool stores) {
-      if (backward_[at(v)] != 0) return;
+      const bool leaf = !joint_.is_param(v) && class_of(joint_.node(v).op) == OpClass::leaf;
+      if (backward_[at(v)] != 0 || (leaf && joint_.node(v).args.empty())) return;
       needs.values.insert(v);
       if (stores) needs.operands.insert(v);
     };

@@ -2,6 +2,7 @@
 #include "coda/rewrite/row_dot.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 namespace coda {
@@ -20,7 +21,11 @@ class Region {
   }
 
   // Where the region ends.
-  std::vector<Value> frontier() const { return {blocked_.begin(), blocked_.end()}; }
+  std::vector<Value> frontier() const {
+    std::vector<Value> ends;
+    std::ranges::set_intersection(blocked_, inside_, std::back_inserter(ends));
+    return ends;
+  }
   // Additions of a bias inside: those where it comes with a minus, and those with a plus.
   struct Offset {
     Value sum, bias;
@@ -156,25 +161,35 @@ bool is_stored(const Adjoints& adjoints, Value v) {
 
 }  // namespace
 
-bool scales_on_chip(const Adjoints& adjoints, const Node& node, std::size_t i) {
+std::optional<Value> scale_on_chip(const Adjoints& adjoints, const Node& node, std::size_t i) {
   const Program& program = adjoints.program();
-  const Value scale = node.args[i], other = node.args[1 - i];
-  if (!adjoints.wanted(scale) || !is_op(program, scale, Op::rsqrt)) return false;
-  if (program.is_param(other) || adjoints.uses().in_result(other)) return false;
-  if (program.type(other).dims != program.type(node.results[0]).dims) return false;
-  return factors_of(program.type(scale)).size() < factors_of(program.type(other)).size() &&
-         adjoints.uses().of(other).size() == 1;
+  Value scale = node.args[i];
+  const Value other = node.args[1 - i];
+  if (is_op(program, scale, Op::where)) {
+    const std::vector<Value>& choice = program.node(scale).args;
+    if (!is_op(program, choice[2], Op::constant) || program.node(choice[2]).attr.number != 0) {
+      return std::nullopt;
+    }
+    scale = choice[1];
+  }
+  if (!adjoints.wanted(scale) || !is_op(program, scale, Op::rsqrt)) return std::nullopt;
+  if (program.is_param(other) || adjoints.uses().in_result(other)) return std::nullopt;
+  if (program.type(other).dims != program.type(node.results[0]).dims) return std::nullopt;
+  if (factors_of(program.type(scale)).size() >= factors_of(program.type(other)).size() ||
+      adjoints.uses().of(other).size() != 1) {
+    return std::nullopt;
+  }
+  return scale;
 }
 
-Expr row_dot(const Adjoints& adjoints, const Node& node) {
+Expr row_dot(const Adjoints& adjoints, const Node& node, const Type& scale) {
   const Value z = node.results[0];
   const Program& program = adjoints.program();
   const auto dot = [&](Value v, Value with) {
     return spread_to(*adjoints.of(v), program.type(v)) * adjoints.forward(with);
   };
   Dim rows;
-  rows.factors = factors_of(
-      program.type(is_op(program, node.args[0], Op::rsqrt) ? node.args[0] : node.args[1]));
+  rows.factors = factors_of(scale);
   if (is_needed(adjoints, z)) return dot(z, z);
   const Region region(adjoints, z, rows);
   const std::vector<Value> frontier = region.frontier();

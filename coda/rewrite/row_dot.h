@@ -10,12 +10,13 @@
 
 namespace coda {
 
-// Whether operand `i` of the multiplication is such a scale: a reciprocal root that lacks factors
-// of the other operand, which is on chip and nothing else reads.
-bool scales_on_chip(const Adjoints& adjoints, const Node& node, std::size_t i);
+// The scale that operand `i` of the multiplication is, if its dot may be read so: a reciprocal
+// root, or where(c, it, 0), that lacks factors of the other operand, which is on chip and nothing
+// else reads.
+std::optional<Value> scale_on_chip(const Adjoints& adjoints, const Node& node, std::size_t i);
 
-// ⟨dz, z⟩ of z, the multiplication's result, elementwise sums left to the reader: its factors are
-// those of z, or fewer.
-Expr row_dot(const Adjoints& adjoints, const Node& node);
+// ⟨dz, z⟩ of z, the multiplication's result, for a scale with the factors of `rows`; sums left to
+// the reader: its factors are those of z, or fewer.
+Expr row_dot(const Adjoints& adjoints, const Node& node, const Type& rows);
 
 }  // namespace coda

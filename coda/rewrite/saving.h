@@ -20,8 +20,9 @@ struct Needs {
 
 // The values to save, in the order of the program: the cheapest set from which, with the
 // parameters, maps and layout give all that is needed. Products, reductions, indexed and opaque ops
-// of the forward never run again. A value that the forward stores anyway (an operand of its
-// products and calls, a result of it) costs half of one that it would store only for this.
+// that need no upstream gradient run in the forward, once. A value that the forward stores anyway
+// (an operand of its products and calls, a result of it) costs half of one that it would store only
+// for this.
 std::vector<Value> choose_saved(const Program& joint, const Needs& needs);
 
 }  // namespace coda
