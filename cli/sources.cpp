@@ -1,6 +1,7 @@
 // cli/sources.cpp: loading program files, choosing a program, sizes, errors as JSON.
 #include "cli/sources.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 #include <sstream>
@@ -85,7 +86,17 @@ Sizes complete_sizes(const Program& program, Sizes given, std::int64_t otherwise
   };
   for (const Param& param : program.params()) collect(param.type);
   for (const Result& result : program.results()) collect(result.type);
-  for (const std::string& name : names) {
+  // What the pieces of a split or join add up to follows from them: those come last.
+  std::set<std::string> sums;
+  for (const Node& node : program.nodes()) {
+    if (node.op != Op::split && node.op != Op::join) continue;
+    std::set<std::string> pieces;
+    for (const Dim& dim : node.attr.dims) collect_names(dim, pieces);
+    if (!pieces.contains(node.attr.axis.text())) sums.insert(node.attr.axis.text());
+  }
+  std::vector<std::string> order(names.begin(), names.end());
+  std::ranges::stable_partition(order, [&](const auto& name) { return !sums.contains(name); });
+  for (const std::string& name : order) {
     // What is given may already decide the name; then a default would contradict it.
     try {
       return bind_sizes(program, given);
