@@ -4,6 +4,7 @@
 // (`H*(E/2)`, `blocks(N)`): only lowering, which knows the ops, turns them into Dims.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +42,7 @@ struct TypeExpr {
   Span span;
 };
 
-// A parameter of a def, program or block, or a result.
+// A parameter of a def, program, block or schedule, or a result.
 struct Parameter {
   std::string name;
   std::optional<TypeExpr> type;       // absent: anything (a def's)
@@ -55,21 +56,34 @@ struct Parameter {
 struct Target {
   std::string name;
   Span span;
+  bool adds = false;  // `+name`, in a schedule
 };
 
+struct Loop;
+
 struct Statement {
-  enum class Kind : std::uint8_t { assign, accumulate, returns };
+  enum class Kind : std::uint8_t { assign, accumulate, returns, loop };
   Kind kind = Kind::assign;
   std::vector<Target> targets;  // none where it returns
   std::vector<Expr> values;     // one, but where it returns; none where it did not parse
   std::vector<Comment> leading;
   std::optional<Comment> trailing;
+  std::shared_ptr<Loop> loop;  // of a loop, which has no targets and values
   bool blank_before = false;
-  Span span;
+  Span span;  // of a loop: its head
+};
+
+// `for V in chunks of 8192 from first { … }`, in a schedule.
+struct Loop {
+  Target dim;                   // without a name where the head did not parse
+  Expr size;                    // a number
+  std::optional<Target> first;  // the name of the chunk's first element
+  std::vector<Statement> body;
+  std::vector<Comment> closing;  // before its `}`
 };
 
 struct Item {
-  enum class Kind : std::uint8_t { use, def, program, block };
+  enum class Kind : std::uint8_t { use, def, program, block, schedule };
   Kind kind = Kind::def;
   std::string name;  // of a use: the file
   std::vector<Parameter> params;

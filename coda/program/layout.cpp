@@ -112,7 +112,15 @@ std::string comment_text(const Comment& comment) {
 
 std::string head(const Statement& statement) {
   if (statement.kind == Statement::Kind::returns) return "return ";
-  return joined(statement.targets, 0, [](const Target& target) { return target.name; }) +
+  if (statement.kind == Statement::Kind::loop) {
+    const Loop& loop = *statement.loop;
+    return "for " + loop.dim.name + " in chunks of " + flat(loop.size) +
+           (loop.first ? " from " + loop.first->name : "") + " {";
+  }
+  const auto name = [](const Target& target) {
+    return (target.adds ? "+" : "") + target.name;
+  };
+  return joined(statement.targets, 0, name) +
          (statement.kind == Statement::Kind::accumulate ? " += " : " = ");
 }
 
@@ -138,8 +146,7 @@ class Layout {
  private:
   // Items of several lines have a blank line on both sides.
   static bool stands_apart(const Item& item) {
-    return item.kind == Item::Kind::program || item.kind == Item::Kind::block ||
-           (item.kind == Item::Kind::def && !item.is_expression);
+    return item.kind != Item::Kind::use && !item.is_expression;
   }
 
   void item(const Item& item) {
@@ -151,7 +158,8 @@ class Layout {
     }
     const char* const word = item.kind == Item::Kind::def       ? "def "
                              : item.kind == Item::Kind::program ? "program "
-                                                                : "block ";
+                             : item.kind == Item::Kind::block   ? "block "
+                                                                : "schedule ";
     const bool is_def = item.kind == Item::Kind::def;
     const std::string name = word + item.name;
     const std::string params = flat_list(item.params), results = flat_list(item.results);
@@ -193,21 +201,31 @@ class Layout {
       emit(tail);
     }
     finish_line(item.trailing);
-    for (std::size_t i = 0; i < item.body.size(); ++i) {
-      if (i > 0 && item.body[i].blank_before) blank_line();
-      statement(item.body[i]);
+    body(item.body, item.closing, 0);
+  }
+
+  // To the brace that closes it, which stands at `indent`.
+  void body(const std::vector<Statement>& list, const std::vector<Comment>& closing,
+            std::size_t indent) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (i > 0 && list[i].blank_before) blank_line();
+      statement(list[i], indent + kIndent);
     }
-    comments(item.closing, kIndent);
-    emit("}");
+    comments(closing, indent + kIndent);
+    emit(std::string(indent, ' ') + "}");
     finish_line(std::nullopt);
   }
 
-  void statement(const Statement& statement) {
-    comments(statement.leading, kIndent);
+  void statement(const Statement& statement, std::size_t indent) {
+    comments(statement.leading, indent);
     keep_gap(statement.leading, statement.span);
-    emit(std::string(kIndent, ' ') + head(statement));
+    emit(std::string(indent, ' ') + head(statement));
+    if (statement.kind == Statement::Kind::loop) {
+      finish_line(statement.trailing);
+      return body(statement.loop->body, statement.loop->closing, indent);
+    }
     if (statement.values.size() == 1) {
-      write(statement.values[0], kIndent, loosest, 0);
+      write(statement.values[0], indent, loosest, 0);
     } else {
       emit(joined(statement.values, 0, [](const Expr& value) { return flat(value); }));
     }

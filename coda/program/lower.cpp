@@ -13,7 +13,8 @@ namespace {
 // Calls inside calls.
 constexpr int kDeepestCall = 64;
 
-// The comment lines that stand directly above the item.
+}  // namespace
+
 std::string comment_of(const Item& item) {
   std::size_t first = item.leading.size();
   if (first > 0 && item.leading.back().line + 1 < item.span.line) return "";
@@ -25,8 +26,6 @@ std::string comment_of(const Item& item) {
   }
   return text;
 }
-
-}  // namespace
 
 const Program* Lowerer::program(const Item& item) const {
   const auto found = states_.find(&item);
@@ -42,8 +41,10 @@ void Lowerer::item(const Definition& definition) {
   state.good = names(definition, state);
   active_.pop_back();
   state.active = false;
-  const bool is_def = definition.item->kind == Item::Kind::def;
-  if (is_def || !definition.item->declares_all || diagnostics_.size() >= kMostDiagnostics) return;
+  const bool is_program =
+      definition.item->kind == Item::Kind::program || definition.item->kind == Item::Kind::block;
+  if (!is_program || !definition.item->declares_all || diagnostics_.size() >= kMostDiagnostics)
+    return;
   build(definition, state);
 }
 

@@ -1,5 +1,5 @@
-// coda/program/parse_items.cpp: the version line, use, def, program, block and their statements;
-// comments and recovery.
+// coda/program/parse_items.cpp: the version line, use, and the headers of def, program, block and
+// schedule; their bodies stand in parse_body.cpp.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -12,12 +12,26 @@
 namespace coda::ast {
 namespace {
 
-constexpr auto kItems = std::to_array<std::string_view>({"use", "def", "program", "block"});
+constexpr auto kItems =
+    std::to_array<std::string_view>({"use", "def", "program", "block", "schedule"});
 
 const char* const kItemRule =
-    "a file holds `use`, `def`, `program` and `block` items; statements stand inside their braces";
-const char* const kProgramForm =
-    "a program is written `program name(x: bf16[M, K]) -> (y: bf16[M, N]) { … }`";
+    "a file holds `use`, `def`, `program`, `block` and `schedule` items; statements stand inside "
+    "their braces";
+
+const char* form_of(Item::Kind kind) {
+  switch (kind) {
+    case Item::Kind::use:
+    case Item::Kind::def:
+      return "a def is written `def f(x, g: [D]) = expression`";
+    case Item::Kind::schedule:
+      return "a schedule is written `schedule name(x: bf16[M, K]) -> (y: bf16[M, N]) { … }`";
+    case Item::Kind::program:
+    case Item::Kind::block:
+      break;
+  }
+  return "a program is written `program name(x: bf16[M, K]) -> (y: bf16[M, N]) { … }`";
+}
 
 }  // namespace
 
@@ -97,7 +111,8 @@ Item Parser::item() {
     use(item);
   } else if (is_name("def")) {
     def(item);
-  } else if (is_name("program") || is_name("block")) {
+  } else if (is_name("program") || is_name("block") ||
+             (is_name("schedule") && !begins_statement(at_))) {
     program(item);
   } else if (is_name("coda")) {
     fail(first, "the version line does not come first", "`coda 1` is the first line of a file",
@@ -110,7 +125,8 @@ Item Parser::item() {
   } else {
     const std::string near =
         nearest(first.text, std::vector<std::string>(kItems.begin(), kItems.end()));
-    fail(first, "expected `use`, `def`, `program` or `block`, found " + shown(first), kItemRule,
+    fail(first, "expected `use`, `def`, `program`, `block` or `schedule`, found " + shown(first),
+         kItemRule,
          first.kind == TokenKind::name && !near.empty() ? "did you mean " + quoted(near) + "?"
                                                         : "begin an item here, or remove this");
   }
@@ -172,31 +188,31 @@ void Parser::def(Item& item) {
 }
 
 void Parser::program(Item& item) {
-  item.kind = is_name("program") ? Item::Kind::program : Item::Kind::block;
+  item.kind = is_name("program")    ? Item::Kind::program
+              : is_name("schedule") ? Item::Kind::schedule
+                                    : Item::Kind::block;
   const std::string what = "the " + std::string(take().text);
   item.span = token().span;
   item.name = new_name(what);
   item.params = parameters(item, item.kind, "parameter");
   if (!accept("->")) {
-    fail(token(), "expected `->` and the results, found " + found(), kProgramForm,
+    fail(token(), "expected `->` and the results, found " + found(), form_of(item.kind),
          "declare the results: `-> (y: bf16[M, N])`");
   }
   item.results = parameters(item, item.kind, "result");
   if (!is("{")) {
     fail(token(), "expected `{` and the statements of " + quoted(item.name) + ", found " + found(),
-         kProgramForm, "open the body with `{`");
+         form_of(item.kind), "open the body with `{`");
   }
   body(item);
 }
 
 std::vector<Parameter> Parser::parameters(Item& item, Item::Kind kind, std::string_view what) {
   if (!is("(")) {
-    fail(
-        token(),
-        "expected `(` and the " + std::string(what) + "s of " + quoted(item.name) + ", found " +
-            found(),
-        kind == Item::Kind::def ? "a def is written `def f(x, g: [D]) = expression`" : kProgramForm,
-        "write them in parentheses, `()` where there are none");
+    fail(token(),
+         "expected `(` and the " + std::string(what) + "s of " + quoted(item.name) + ", found " +
+             found(),
+         form_of(kind), "write them in parentheses, `()` where there are none");
   }
   const std::vector<Comment> before = comments_before(at_);
   item.leading.insert(item.leading.end(), before.begin(), before.end());
@@ -339,126 +355,6 @@ std::string Parser::new_name(std::string_view what) {
   }
   take();
   return std::string(name.text);
-}
-
-void Parser::body(Item& item) {
-  const std::vector<Comment> inner = comments_before(at_);
-  item.leading.insert(item.leading.end(), inner.begin(), inner.end());
-  const Span opened = token().span;
-  take();  // the brace: newlines matter inside, so it is no bracket
-  item.trailing = trailing_comment();
-  while (!is("}")) {
-    if (token().kind == TokenKind::end || begins_item(at_)) {
-      const std::string end =
-          token().kind == TokenKind::end
-              ? "the file ends"
-              : "the next item begins in line " + std::to_string(token().span.line);
-      report(opened, "the `{` of " + quoted(item.name) + " is never closed",
-             "a body ends with `}`, and " + end + " before there is one",
-             "add `}` after the last statement");
-      item.complete = false;
-      return;
-    }
-    std::vector<Comment> leading = comments_before(at_);
-    const std::size_t begin = begin_ = at_;
-    Statement next;
-    next.blank_before = blank_before(leading, token());
-    try {
-      brackets_.clear();
-      depth_ = 0;
-      name_statement(next);
-      Statement parsed = statement(item);
-      next.kind = parsed.kind;
-      next.targets = std::move(parsed.targets);
-      next.values = std::move(parsed.values);
-      next.span = parsed.span;
-    } catch (Skip) {
-      item.complete = false;
-      skip_statement(begin);
-      // Its names exist, so that uses of them are no further errors.
-      if (next.targets.empty()) continue;
-    }
-    const std::vector<Comment> within = at_ > 0 ? comments_before(at_ - 1) : std::vector<Comment>();
-    leading.insert(leading.end(), within.begin(), within.end());
-    next.leading = std::move(leading);
-    next.trailing = trailing_comment();
-    item.body.push_back(std::move(next));
-  }
-  item.closing = comments_before(at_);
-  take();
-  if (const auto comment = trailing_comment()) item.closing.push_back(*comment);
-}
-
-// The targets alone, without taking them: what a statement that fails still defines.
-void Parser::name_statement(Statement& statement) {
-  statement.span = token().span;
-  if (!begins_statement(at_)) return;
-  std::size_t at = at_;
-  for (; token_at(at).kind == TokenKind::name; at += 2) {
-    if (token_at(at).text == "return") return;
-    statement.targets.push_back({std::string(token_at(at).text), token_at(at).span});
-    if (token_at(at + 1).text != ",") break;
-  }
-  if (token_at(at + 1).text == "+=") statement.kind = Statement::Kind::accumulate;
-}
-
-Statement Parser::statement(Item& item) {
-  const Token& first = token();
-  Statement statement;
-  statement.span = first.span;
-  if (first.kind == TokenKind::bad) throw Skip();
-  if (is_name("return")) {
-    if (item.kind != Item::Kind::def) {
-      fail(first, "`return` stands in a program or block",
-           "only a def returns; a program assigns its results",
-           "assign the declared result by its name: `y = …`");
-    }
-    take();
-    statement.kind = Statement::Kind::returns;
-    statement.values.push_back(expression());
-    while (!ended() && accept(",")) statement.values.push_back(expression());
-  } else {
-    if (first.kind != TokenKind::name) {
-      fail(first, "a statement cannot begin with " + shown(first),
-           first.kind == TokenKind::symbol &&
-                   std::string_view("+-*/@<>").find(first.text[0]) != std::string_view::npos
-               ? "a newline ends a statement, but for one inside parentheses"
-               : "a statement is `name = expression`",
-           "put an expression of several lines in parentheses, or write `name = …`");
-    }
-    do {
-      statement.targets.push_back({std::string(token().text), token().span});
-      if (token().text == "_") {
-        take();
-      } else {
-        new_name("a value");
-      }
-    } while (!ended() && accept(","));
-    if (!ended() && is(":")) {
-      fail(token(), "the statement declares a type",
-           "types of values are inferred; only parameters and results declare one",
-           "write `" + statement.targets[0].name +
-               " = …`, with a cast `bf16(…)` where one is meant");
-    }
-    if (!ended() && accept("+=")) {
-      statement.kind = Statement::Kind::accumulate;
-    } else if (ended() || !accept("=")) {
-      const bool is_call = !ended() && is("(");
-      fail(token(),
-           "expected `=` after " + quoted(statement.targets.back().name) + ", found " + found(),
-           "a statement is `name = expression`; a call has no effect but its values",
-           is_call ? "write `y = " + statement.targets.back().name + "(…)`"
-                   : "write `=` and the expression");
-    }
-    statement.values.push_back(expression());
-  }
-  if (!ended() && !is("}")) {
-    if (token().kind == TokenKind::bad) throw Skip();
-    fail(token(), "the expression is followed by " + found(), "a newline ends a statement",
-         "add the missing operator, or begin a new line");
-  }
-  statement.span.end = lexed_.tokens[at_ - 1].span.end;
-  return statement;
 }
 
 }  // namespace coda::ast

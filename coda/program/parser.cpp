@@ -104,11 +104,16 @@ void Parser::fail(const Token& at, std::string message, std::string rule, std::s
   throw Skip();
 }
 
-// A line that begins `name =`, `name +=`, `a, b =` or `return` is a statement, whatever is open.
+// A line that begins `name =`, `name +=`, `a, +b =`, `for N in` or `return` is a statement, whatever
+// is open.
 bool Parser::begins_statement(std::size_t at) const {
   if (!token_at(at).starts_line) return false;
   if (token_at(at).text == "return") return true;
-  for (; token_at(at).kind == TokenKind::name; at += 2) {
+  if (token_at(at).text == "for" && token_at(at + 2).text == "in") return true;
+  const auto skip_plus = [&](std::size_t i) {
+    return i + (token_at(i).kind == TokenKind::symbol && token_at(i).text == "+" ? 1 : 0);
+  };
+  for (at = skip_plus(at); token_at(at).kind == TokenKind::name; at = skip_plus(at + 2)) {
     const Token& after = token_at(at + 1);
     if (after.kind != TokenKind::symbol || after.starts_line) return false;
     if (after.text == "=" || after.text == "+=") return true;
@@ -123,7 +128,8 @@ bool Parser::begins_item(std::size_t at) const {
   const Token& second = token_at(at + 1);
   if (first.kind != TokenKind::name || !first.starts_line || second.starts_line) return false;
   if (first.text == "use") return second.kind == TokenKind::string;
-  const bool word = first.text == "def" || first.text == "program" || first.text == "block";
+  const bool word = first.text == "def" || first.text == "program" || first.text == "block" ||
+                    first.text == "schedule";
   return word && second.kind == TokenKind::name;
 }
 

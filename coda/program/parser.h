@@ -1,5 +1,5 @@
-// coda/program/parser.h: recursive descent with recovery; the state that parse_items.cpp and
-// parse_expr.cpp share.
+// coda/program/parser.h: recursive descent with recovery; the state that parse_items.cpp,
+// parse_body.cpp and parse_expr.cpp share.
 //
 // A mistake is reported where it is seen and thrown as Skip, which the nearest list (of statements,
 // of parameters, of items) catches: it skips to where the next element surely begins and goes on.
@@ -36,7 +36,12 @@ class Parser {
   std::vector<Parameter> parameters(Item& item, Item::Kind kind, std::string_view what);
   Parameter parameter(Item::Kind kind, std::string_view what);
   TypeExpr type(Item::Kind kind);
+
+  // parse_body.cpp
   void body(Item& item);
+  void statements(Item& item, const Span& opened, const std::string& of,
+                  std::vector<Statement>& list, std::vector<Comment>& closing);
+  void loop(Item& item, Statement& statement);
   Statement statement(Item& item);
   void name_statement(Statement& statement);
   std::string new_name(std::string_view what);
@@ -90,6 +95,7 @@ class Parser {
   std::size_t next_comment_ = 0;
   std::vector<Span> brackets_;  // open ones
   int depth_ = 0;
+  int loops_ = 0;  // open ones
 };
 
 // Marks the arguments that can only be dimensions, so that the layout and lowering agree on them.

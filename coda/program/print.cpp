@@ -11,6 +11,7 @@
 #include "coda/program/dim_syntax.h"
 #include "coda/program/forms.h"
 #include "coda/program/parser.h"
+#include "coda/program/printer.h"
 #include "coda/program/text.h"
 #include "coda/program/typing.h"
 
@@ -175,6 +176,21 @@ Tree node_tree(const Program& program, const Node& node, std::vector<Tree> args)
   return tree(ExprKind::call, word, std::move(args));
 }
 
+std::vector<ast::Comment> comment_lines(std::string_view rest) {
+  std::vector<ast::Comment> lines;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string line(rest.substr(0, end));
+    for (char& c : line) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+    }
+    while (line.ends_with(" ")) line.pop_back();
+    lines.push_back({.text = line.empty() ? "" : " " + line});
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return lines;
+}
+
 class Printer {
  public:
   explicit Printer(const Program& program)
@@ -193,7 +209,7 @@ class Printer {
                    .trailing = {},
                    .closing = {},
                    .span = {}};
-    comment(item);
+    item.leading = comment_lines(program_.comment());
     for (const Param& param : program_.params()) {
       item.params.push_back({.name = param.name,
                              .type = type_tree(param.type),
@@ -294,20 +310,6 @@ class Printer {
     return name;
   }
 
-  void comment(ast::Item& item) const {
-    std::string_view rest = program_.comment();
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      std::string line(rest.substr(0, end));
-      for (char& c : line) {
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-      }
-      while (line.ends_with(" ")) line.pop_back();
-      item.leading.push_back({.text = line.empty() ? "" : " " + line});
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-  }
-
   // A waiting expression in the place where it is used, or the value's name.
   Tree read(Value v) {
     if (!program_.is_param(v) && is_leaf(program_.node(v)) && names_[at(v)].empty()) {
@@ -396,25 +398,21 @@ class Printer {
 
 }  // namespace
 
-std::string print(const Program& program) {
-  ast::File file{.version = kLanguageVersion,
-                 .version_leading = {},
-                 .version_trailing = {},
-                 .items = {},
-                 .closing = {}};
-  file.items.push_back(Printer(program).item());
-  return ast::layout(file);
+ast::Item ast::item_of(const Program& program) {
+  return Printer(program).item();
 }
 
-std::string print(const Module& module) {
-  ast::File file{.version = module.version,
-                 .version_leading = {},
-                 .version_trailing = {},
-                 .items = {},
-                 .closing = {}};
-  for (std::size_t i = module.imported; i < module.programs.size(); ++i) {
-    file.items.push_back(Printer(module.programs[i]).item());
-  }
+ast::TypeExpr ast::type_of(const Type& type) {
+  return type_tree(type);
+}
+
+std::vector<ast::Comment> ast::comments_of(std::string_view text) {
+  return comment_lines(text);
+}
+
+std::string print(const Program& program) {
+  ast::File file{.version = kLanguageVersion, .items = {}};
+  file.items.push_back(Printer(program).item());
   return ast::layout(file);
 }
 

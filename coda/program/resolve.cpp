@@ -322,6 +322,12 @@ class Resolver {
     }
     const std::optional<Definition> found = find_definition(unit_, expr.text);
     if (!found) return unknown_call(expr);
+    if (found->item->kind == Item::Kind::schedule) {
+      return report(
+          expr.span, quoted(expr.text) + " is a schedule",
+          "a call is replaced by the body of what it calls; a schedule has steps, no body",
+          "call the block that it came from");
+    }
     std::vector<const Expr*> bound;
     if (const auto mistake = bind_arguments(*found->item, expr, bound)) {
       // Parameters that did not parse are missing from the callee.

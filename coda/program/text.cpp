@@ -10,6 +10,7 @@
 #include "coda/program/ast.h"
 #include "coda/program/library.h"
 #include "coda/program/lower.h"
+#include "coda/program/lower_schedule.h"
 #include "coda/program/unit.h"
 
 namespace coda {
@@ -69,17 +70,32 @@ const Program& Module::find(std::string_view name) const {
   }
   const auto found = std::ranges::find(programs.rbegin(), programs.rend(), name, &Program::name);
   if (found != programs.rend()) return *found;
-  std::vector<std::string> names;
-  std::string list;
-  for (const Program& program : programs) {
-    names.push_back(program.name());
-    list += (list.empty() ? "" : ", ") + program.name();
+  if (find_schedule(name) != nullptr) {
+    throw ProgramError("`" + std::string(name) + "` is a schedule, not a program or block",
+                       "run, verify, check and print take schedules; name a program or block here");
   }
+  std::vector<std::string> names;
+  for (const Program& program : programs) names.push_back(program.name());
+  for (const Schedule& schedule : schedules) names.push_back(schedule.name);
+  std::string list;
+  for (const std::string& each : names) list += (list.empty() ? "" : ", ") + each;
   const std::string near = nearest(name, names);
   throw ProgramError("there is no program or block `" + std::string(name) + "`",
                      !near.empty()   ? "did you mean `" + near + "`?"
                      : !list.empty() ? "name one of " + list
                                      : "the text holds none");
+}
+
+const Schedule* Module::find_schedule(std::string_view name) const {
+  if (name.empty()) {
+    if (schedules.empty()) return nullptr;
+    const Schedule& last = schedules.back();
+    const bool followed = programs.size() > imported && last.where.line > 0 &&
+                          programs.back().where().line > last.where.line;
+    return followed ? nullptr : &last;
+  }
+  const auto found = std::ranges::find(schedules, name, &Schedule::name);
+  return found == schedules.end() ? nullptr : &*found;
 }
 
 Module parse(std::string_view text, std::string_view file, const Loader& loader) {
@@ -90,8 +106,16 @@ Module parse(std::string_view text, std::string_view file, const Loader& loader)
   ast::Lowerer lowerer(diagnostics);
   for (const auto& unit : units.in_order()) {
     for (const ast::Item& item : unit->file.items) {
-      if (item.kind != ast::Item::Kind::use) lowerer.item({unit.get(), &item});
+      const bool is_code =
+          item.kind != ast::Item::Kind::use && item.kind != ast::Item::Kind::schedule;
+      if (is_code) lowerer.item({unit.get(), &item});
     }
+  }
+  std::vector<Schedule> schedules;
+  for (const ast::Item& item : root.file.items) {
+    if (item.kind != ast::Item::Kind::schedule) continue;
+    auto schedule = ast::ScheduleLowerer({&root, &item}, lowerer, diagnostics).run();
+    if (schedule) schedules.push_back(std::move(*schedule));
   }
   if (!diagnostics.empty()) refuse(std::move(diagnostics));
   Module module;
@@ -102,6 +126,7 @@ Module parse(std::string_view text, std::string_view file, const Loader& loader)
       if (const Program* program = lowerer.program(item)) module.programs.push_back(*program);
     }
   }
+  module.schedules = std::move(schedules);
   return module;
 }
 

@@ -1,16 +1,18 @@
-// coda/program/text.h: .coda text to Programs and back.
+// coda/program/text.h: .coda text to Programs and Schedules, and back.
 //
-// parse reports every error of a file in one ProgramError; parse(print(p)) == p for every Program;
-// format keeps comments and sugar.
+// parse reports every error of a file in one ProgramError; parse(print(p)) == p for every Program
+// and Schedule; format keeps comments and sugar.
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "coda/program/program.h"
+#include "coda/program/schedule.h"
 
 namespace coda {
 
@@ -21,11 +23,15 @@ inline constexpr int kLanguageVersion =
 struct Module {
   int version = kLanguageVersion;
   std::vector<Program> programs;
-  std::size_t imported = 0;  // how many of them came by `use`
+  std::size_t imported = 0;              // how many of them came by `use`
+  std::vector<Schedule> schedules = {};  // the file's own, in text order
 
   // Throws ProgramError with the nearest names. An empty name: the only, or the last, program of
   // the file itself.
   const Program& find(std::string_view name) const;
+  // nullptr: there is none. An empty name: the last item of the file itself, where that is a
+  // schedule.
+  const Schedule* find_schedule(std::string_view name) const;
 };
 
 // Text of the file that a `use "name"` asks for, or nullopt.
@@ -42,6 +48,10 @@ Module parse_file(const std::string& path);
 std::string print(const Program& program);
 // Without what `use` brought in: calls are already inlined.
 std::string print(const Module& module);
+// Their programs, those that compute the same once, then the schedules. One text that parses to
+// them: names of schedules differ.
+std::string print(std::span<const Schedule> schedules);
+std::string print(const Schedule& schedule);
 // One node as print shows it: its statement, or the expression that stands in another's statement.
 std::string print_node(const Program& program, std::size_t node);
 

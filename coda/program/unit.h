@@ -22,7 +22,7 @@ struct Unit {
   std::vector<const Unit*> uses;
   bool of_library = false;
   bool complete = true;  // false: a `use` or item failed, so a name not found may be no mistake
-  std::map<std::string, const Item*> own;  // defs, programs and blocks
+  std::map<std::string, const Item*> own;  // defs, programs, blocks and schedules
 
   Location at(const Span& span) const { return {source.file, span.line, span.column}; }
 };
@@ -60,6 +60,9 @@ class Units {
 std::optional<Definition> find_definition(const Unit& unit, const std::string& name);
 // Every name that find_definition knows.
 std::vector<std::string> definition_names(const Unit& unit);
+
+// The comment lines that stand directly above the item.
+std::string comment_of(const Item& item);
 
 // The file of the standard library that defines `name`, or "".
 std::string library_file_of(std::string_view name);
