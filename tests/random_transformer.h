@@ -26,9 +26,11 @@ class RandomTransformer {
   explicit RandomTransformer(std::uint64_t seed, int pieces = 0) : random_(seed), seed_(seed) {
     draw_frame();
     start();
-    const int count = pieces > 0 ? pieces : 1 + chance(20) + chance(8);
+    // Rewriting takes longer than a block grows: most are short.
+    is_short_ = pieces == 0 && chance(65);
+    const int count = pieces > 0 ? pieces : is_short_ ? 1 : 1 + chance(25) + chance(8);
     for (int i = 0; i < count; ++i) piece();
-    if (chance(12)) head();
+    if (chance(is_short_ ? 4 : 12)) head();
     finish();
   }
 
@@ -127,7 +129,7 @@ class RandomTransformer {
       std::size_t end = i;
       while (end < expression.size() && is_letter(expression[end])) ++end;
       unread_.erase(expression.substr(i, end - i));
-      i = std::max(end, i + 1);
+      i = end == i ? i + 1 : end;
     }
   }
   void declare(const Text& name, const Text& dims) {
@@ -278,7 +280,7 @@ class RandomTransformer {
     if (has("scaled weight", 8)) {
       w = "(" + w + " * " + (chance(50) ? vector("c", in) : vector("c", out)) + ")";
     }
-    if (has("weight norm", 3)) w = "rmsnorm(" + w + ", " + vector("g", in) + ", " + eps_ + ")";
+    if (has("weight norm", 4)) w = "rmsnorm(" + w + ", " + vector("g", in) + ", " + eps_ + ")";
     return w;
   }
   // v @ w; `v` is a name or in brackets, [rows, in]. The same width twice is a rename.
@@ -371,6 +373,7 @@ class RandomTransformer {
   // ---- pieces ----
 
   void piece() {
+    if (is_short_) return short_piece();
     switch (one_of(16)) {
       case 0:
       case 1:
@@ -404,6 +407,37 @@ class RandomTransformer {
         features_.insert("norm is a result");
         results_.insert(normed());
         return;
+      default:
+        return side_by_side();
+    }
+  }
+
+  void short_piece() {
+    switch (one_of(12)) {
+      case 0:
+        return join_stream(product(normed(), "D", "D"));
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+        features_.insert("product alone");
+        let("z", rows_ + ", F", gate(in_brackets(product(normed(), "D", "F"))));
+        return;
+      case 5:
+      case 6: {
+        features_.insert("head norm");
+        const Text z = let("z", rows_ + ", H*E", product(normed(), "D", "H*E"));
+        let("q", rows_ + ", H*E", chance(50) ? rope(z, one_of(3)) : norm(z, "E"));
+        return;
+      }
+      case 7:
+        return set_stream(product(name_of(norm(stream_, "D"), "D"), "D", "D"));
+      case 8:
+        return linear_attention();
+      case 9:
+        return router();
+      case 10:
+        return join_stream(plain_branch());
       default:
         return side_by_side();
     }
@@ -464,7 +498,7 @@ class RandomTransformer {
     if (has("head norm", 30)) {
       made[0] = let("q", rows_ + ", H*E", norm(made[0], "E"));
       made[1] = let("k", rows_ + ", G*E", norm(made[1], "E"));
-    } else if (has("norm over all heads", 8)) {
+    } else if (has("norm over all heads", 20)) {
       made[0] = let("q", rows_ + ", H*E", norm(made[0], "H*E"));
     }
     const int kind = one_of(4);
@@ -589,7 +623,7 @@ class RandomTransformer {
   std::mt19937_64 random_;
   std::uint64_t seed_;
   Sizes sizes_;
-  bool batched_ = false;
+  bool batched_ = false, is_short_ = false;
   Text rows_, sequence_, dtype_, eps_;
   Text stream_, norm_, norm_of_;
   std::vector<std::pair<Text, Text>> params_;  // name, type
