@@ -1,6 +1,7 @@
 // cli/rewrite.cpp: grad, rewrite and explain: commands that turn programs into programs.
 #include "coda/rewrite/rewrite.h"
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -63,9 +64,18 @@ Program block_of(const Options& options) {
   return stack(parse_file(options.file), options.layers, stacked);
 }
 
-RewriteOptions rewrite_options(const Options& options) {
-  const auto set = [](const std::string& list) {
+RewriteOptions rewrite_options(const Program& block, const Options& options) {
+  const auto set = [&](const std::string& list) {
+    std::vector<std::string> known;
+    for (const ValueInfo& value : block.values()) {
+      if (value.node >= 0 && !value.name.empty()) known.push_back(value.name);
+    }
     const std::vector<std::string> names = names_from(list);
+    for (const std::string& name : names) {
+      if (std::ranges::find(known, name) != known.end()) continue;
+      throw ProgramError("`" + block.name() + "` computes no value `" + name + "`",
+                         suggestion(name, known, "name a value as `coda print` shows it"));
+    }
     return std::set<std::string>(names.begin(), names.end());
   };
   return {.memory = options.memory,
@@ -77,8 +87,8 @@ RewriteOptions rewrite_options(const Options& options) {
 Report report_of(const Options& options) {
   const Program block = block_of(options);
   const Sizes sizes = complete_sizes(block, sizes_from(options.sizes), kDefaultSize);
-  return options.grad ? report(block, grad_options(options), sizes, rewrite_options(options))
-                      : report(block, sizes, rewrite_options(options));
+  return options.grad ? report(block, grad_options(options), sizes, rewrite_options(block, options))
+                      : report(block, sizes, rewrite_options(block, options));
 }
 
 void run_grad(const Options& options) {
@@ -140,9 +150,9 @@ void print_counted(const Options& options) {
 void run_rewrite(const Options& options) {
   if (options.json || options.ledger || !options.svg.empty()) return print_counted(options);
   const Program block = block_of(options);
-  const Rewritten made = options.grad
-                             ? rewrite(block, grad_options(options), rewrite_options(options))
-                             : rewrite(block, rewrite_options(options));
+  const Rewritten made =
+      options.grad ? rewrite(block, grad_options(options), rewrite_options(block, options))
+                   : rewrite(block, rewrite_options(block, options));
   std::cout << (options.trace ? trace_text(made.passes) : version_line())
             << schedule_text("forward", made.forward.schedule);
   if (made.backward) std::cout << schedule_text("backward", made.backward->schedule);
