@@ -36,6 +36,7 @@ Adjoints::Adjoints(const Program& program, const std::vector<Value>& wrt, Copier
                    Builder& builder)
     : program_(&program),
       uses_(program),
+      stored_(storage_dtypes(program)),
       forward_(&forward),
       builder_(&builder),
       wanted_(program.values().size()),

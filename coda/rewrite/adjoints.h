@@ -27,6 +27,7 @@ class Adjoints {
 
   const Program& program() const { return *program_; }
   const Uses& uses() const { return uses_; }
+  DType stored(Value v) const { return stored_[static_cast<std::size_t>(v.id)]; }
   Builder& builder() const { return *builder_; }
   Expr forward(Value v) const { return {builder_, (*forward_)(v)}; }
   bool wanted(Value v) const { return wanted_[static_cast<std::size_t>(v.id)]; }
@@ -48,6 +49,7 @@ class Adjoints {
 
   const Program* program_;
   Uses uses_;
+  std::vector<DType> stored_;
   Copier* forward_;
   Builder* builder_;
   std::vector<bool> wanted_;

@@ -168,10 +168,15 @@ void differentiate(const Site& s) {
     case Op::ge:
       return;
 
-    case Op::product:
-      s.give(0, contract(s.whole_d(), s.x(1), s.x_type(0)));
-      s.give(1, contract(s.whole_d(), s.x(0), s.x_type(1)));
+    case Op::product: {
+      // As an operand it is stored, and no wider than the value that it belongs to.
+      const DType stored = s.adjoints.stored(s.node.results[0]);
+      const Expr d =
+          size_of(stored) < size_of(DType::f32) ? cast(s.whole_d(), stored) : s.whole_d();
+      s.give(0, contract(d, s.x(1), s.x_type(0)));
+      s.give(1, contract(d, s.x(0), s.x_type(1)));
       return;
+    }
 
     case Op::neg:
       return s.align(0, -s.d());

@@ -42,6 +42,7 @@ class Halves {
     std::vector<Given> given;
     for (const Value v : choose_saved(joint_, needs(saving))) given.push_back(name_saved(v));
     Training training;
+    training.again = saving.again;
     training.backward = backward(given);
 
     Builder forward(joint_.name(), Program::Kind::block);
@@ -55,7 +56,9 @@ class Halves {
     }
     for (const Given& each : given) {
       const std::string& name = each.param.name;
-      if (is_result(name) || training.backward.find_param(name) < 0) continue;
+      if (training.backward.find_param(name) < 0) continue;
+      training.kept.emplace_back(each.value, each.param.type);
+      if (is_result(name)) continue;
       forward.result(name, each.param.type, copy(each.value));
       training.saved.push_back(name);
     }
@@ -101,12 +104,14 @@ class Halves {
       const std::vector<Value>& args = joint_.node(v).args;
       todo.insert(todo.end(), args.begin(), args.end());
     }
+    needs.again = saving.again;
     for (std::size_t id = 0; id < joint_.values().size(); ++id) {
       const Value v{static_cast<std::int32_t>(id)};
       if (backward_[id] != 0 || joint_.is_param(v)) continue;
       const std::string& name = joint_.value(v).name;
       if (joint_.node(v).op == Op::save || saving.save.contains(name)) needs.saved.insert(v);
-      if (joint_.node(v).op == Op::recompute || saving.recompute.contains(name)) {
+      if (joint_.node(v).op == Op::recompute || saving.recompute.contains(name) ||
+          saving.recompute_values.contains(v)) {
         needs.recomputed.insert(v);
       }
     }

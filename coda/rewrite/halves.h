@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coda/rewrite/grad.h"
@@ -17,11 +18,17 @@ struct Training {
   Program backward;  // needed parameters, needed results and saved values by name, then d_<result>;
                      // results d_<param>
   std::vector<std::string> saved;  // names of the extra results of `forward`
+  // What the backward reads of it, beside parameters: values of the joint program, and as what they
+  // are stored. Results of the block are among them.
+  std::vector<std::pair<Value, Type>> kept;
+  std::set<Value> again;  // products of the joint program that run once more
 };
 
 // What is saved, against the policy's own choice.
 struct Saving {
   std::set<std::string> save = {}, recompute = {};  // names of values
+  // Of the joint program: products that may run once more, and values that are not kept.
+  std::set<Value> again = {}, recompute_values = {};
 };
 
 // Cuts joint(block, …), whose first `params` parameters and `results` results are the block's own.

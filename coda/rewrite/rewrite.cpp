@@ -1,8 +1,12 @@
 // coda/rewrite/rewrite.cpp: the passes, in order.
 #include "coda/rewrite/rewrite.h"
 
+#include <algorithm>
+
 #include "coda/algebra/rule.h"
-#include "coda/rewrite/halves.h"
+#include "coda/check/bind.h"
+#include "coda/rewrite/budget.h"
+#include "coda/rewrite/chunk.h"
 #include "coda/rewrite/simplify.h"
 
 namespace coda {
@@ -23,15 +27,17 @@ class Passes {
       simplify(Hints::keep);
     }
   }
-  Partition cut() {
+  void ready_to_cut() {
     simplify(Hints::drop);
     apply(kernel_rules());
-    return partition(program());
   }
 
   const Program& program() const { return passes_.back().program; }
-  std::vector<Pass> take() && { return std::move(passes_); }
-  std::vector<std::string> notes() && { return std::move(situation_.notes); }
+  void note(std::string text) { situation_.notes.push_back(std::move(text)); }
+  void finish(Rewritten& made) && {
+    made.passes = std::move(passes_);
+    made.notes = std::move(situation_.notes);
+  }
 
  private:
   void append(std::string name, Program program) {
@@ -42,6 +48,104 @@ class Passes {
   std::vector<Pass> passes_;
 };
 
+// ---- chunks ----
+
+// Bytes of what steps pass on to each other for each element of `dim`.
+std::int64_t passed_on(const Schedule& schedule, const std::string& dim, const Sizes& sizes) {
+  Sizes one = sizes;
+  one[dim] = kBlock;
+  std::int64_t bytes = 0;
+  for (const Step& step : schedule.steps) {
+    for (std::size_t i = 0; i < step.outputs.size(); ++i) {
+      const auto is_it = [&](const Result& result) {
+        return result.name == step.outputs[i];
+      };
+      if (std::ranges::any_of(schedule.results, is_it)) continue;
+      const Type& type = step.program.results()[i].type;
+      bytes += elements_of(type, one) * static_cast<std::int64_t>(size_of(type.dtype));
+    }
+  }
+  return bytes / kBlock;
+}
+
+// The rows of weights whose products run again.
+std::vector<std::string> chunkable(const Program& joint, const std::set<Value>& again) {
+  std::vector<std::string> dims;
+  for (const Value product : again) {
+    for (const Value v : joint.node(product).args) {
+      const Type& type = joint.type(v);
+      if (!joint.is_param(v) || type.dims.size() != 2 || type.dims[0].factors.size() != 1) continue;
+      const Factor& rows = type.dims[0].factors[0];
+      if (rows.kind() != Factor::Kind::name || !has_factor(joint.type(product), rows)) continue;
+      if (std::ranges::find(dims, rows.text()) == dims.end()) dims.push_back(rows.text());
+    }
+  }
+  return dims;
+}
+
+void append(Partition& whole, Partition part, int loop) {
+  const int before = static_cast<int>(whole.schedule.steps.size());
+  for (Step& step : part.schedule.steps) {
+    step.loop = loop;
+    whole.schedule.steps.push_back(std::move(step));
+  }
+  for (Placement& placement : part.placements) {
+    if (placement.step >= 0) placement.step += before;
+    whole.placements.push_back(std::move(placement));
+  }
+}
+
+// The block in chunks of that dimension; what its body passes on stays within `bytes`.
+std::optional<Partition> cut_in_chunks(const Program& block, const std::string& dim,
+                                       std::int64_t bytes, const Sizes& sizes, std::string& why) {
+  const std::optional<Chunked> chunked = chunk(block, dim, why);
+  if (!chunked) return std::nullopt;
+  Partition body = partition(chunked->body);
+  const std::int64_t each = passed_on(body.schedule, dim, sizes);
+  const std::int64_t extent = sizes.at(dim);
+  if (each == 0 || each * extent <= bytes) {
+    why = "all of it fits";
+    return std::nullopt;
+  }
+  constexpr std::int64_t kGrain = 256;  // columns of a tile
+  const std::int64_t size = std::max(kGrain, bytes / each / kGrain * kGrain);
+  if (size >= extent) {
+    why = "one chunk would be all of it";
+    return std::nullopt;
+  }
+  Partition whole{.block = block, .schedule = {}, .placements = {}};
+  whole.schedule.name = block.name();
+  whole.schedule.params = {block.params().begin(), block.params().end()};
+  whole.schedule.results = {block.results().begin(), block.results().end()};
+  whole.schedule.loops.push_back({dim, size, chunked->first});
+  if (!chunked->before.results().empty()) append(whole, partition(chunked->before), -1);
+  append(whole, std::move(body), 0);
+  if (!chunked->after.results().empty()) append(whole, partition(chunked->after), -1);
+  whole.placements.assign(block.nodes().size(), {-1, "in chunks of `" + dim + "`"});
+  return whole;
+}
+
+Partition cut(Passes& passes, const RewriteOptions& options, const Program& joint,
+              const Training& training) {
+  passes.ready_to_cut();
+  const Program& program = passes.program();
+  if (options.memory) {
+    const Sizes sizes = assumed_sizes(joint, options.sizes);
+    const std::int64_t kept = kept_bytes(training, sizes);
+    if (kept > *options.memory) {
+      passes.note("forward keeps " + std::to_string(kept) + " bytes for backward, more than the " +
+                  std::to_string(*options.memory) + " allowed: nothing else can be computed again");
+    }
+    const std::int64_t left = std::max(*options.memory - kept, *options.memory / 4);
+    for (const std::string& dim : chunkable(joint, training.again)) {
+      std::string why;
+      if (auto chunks = cut_in_chunks(program, dim, left, sizes, why)) return std::move(*chunks);
+      if (!why.empty()) passes.note("no chunks of " + dim + ": " + why);
+    }
+  }
+  return partition(program);
+}
+
 }  // namespace
 
 Rewritten rewrite(const Program& block, const RewriteOptions& options) {
@@ -49,10 +153,10 @@ Rewritten rewrite(const Program& block, const RewriteOptions& options) {
   passes.start("block", block);
   passes.simplify(Hints::keep);
   passes.apply(block_rules());
+  passes.ready_to_cut();
   Rewritten made;
-  made.forward = passes.cut();
-  made.notes = std::move(passes).notes();
-  made.passes = std::move(passes).take();
+  made.forward = partition(passes.program());
+  std::move(passes).finish(made);
   return made;
 }
 
@@ -65,16 +169,22 @@ Rewritten rewrite(const Program& block, const GradOptions& gradients,
   passes.start("grad", joint(passes.program(), gradients));
   passes.simplify(Hints::keep);
   passes.apply(joint_rules());
-  const Training training = halves(passes.program(), block.params().size(), block.results().size(),
-                                   {.save = options.save, .recompute = options.recompute});
+  const Program whole = passes.program();
+  const std::size_t params = block.params().size(), results = block.results().size();
+  Saving saving;
+  saving.save = options.save;
+  saving.recompute = options.recompute;
+  const Training training =
+      options.memory ? halves_within(whole, params, results, saving, *options.memory, options.sizes)
+                     : halves(whole, params, results, saving);
   Rewritten made;
   passes.start("forward", training.forward);
-  made.forward = passes.cut();
+  passes.ready_to_cut();
+  made.forward = partition(passes.program());
   passes.start("backward", training.backward);
-  made.backward = passes.cut();
+  made.backward = cut(passes, options, whole, training);
   made.saved = training.saved;
-  made.notes = std::move(passes).notes();
-  made.passes = std::move(passes).take();
+  std::move(passes).finish(made);
   return made;
 }
 

@@ -158,7 +158,7 @@ std::vector<Value> choose_saved(const Program& joint, const Needs& needs) {
     const Value v{static_cast<std::int32_t>(id)};
     network.connect(in(v), out(v), price(v));
     if (needs.values.contains(v)) network.connect(out(v), sink, kUnlimited);
-    if (joint.is_param(v) || !runs_again(joint.node(v).op)) {
+    if (joint.is_param(v) || !(runs_again(joint.node(v).op) || needs.again.contains(v))) {
       network.connect(source, in(v), kUnlimited);
     } else {
       for (const Value arg : joint.node(v).args) network.connect(out(arg), in(v), kUnlimited);

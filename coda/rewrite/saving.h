@@ -16,6 +16,7 @@ struct Needs {
   std::set<Value> results;  // stored by forward in any case
   std::set<Value> forward;  // computed by forward in any case; the rest only backward needs
   std::set<Value> saved, recomputed;  // by order of the author
+  std::set<Value> again;              // products that may run once more, in the backward
 };
 
 // The values to save, in the order of the program: the cheapest set from which, with the
