@@ -104,11 +104,14 @@ std::string kernels_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " kernel" : " kernels");
 }
 
-std::string schedule_text(const std::string& phase, const Schedule& schedule) {
-  Module module;
-  for (const Step& step : schedule.steps) module.programs.push_back(step.program);
-  return "\n# " + phase + ": " + kernels_text(schedule.steps.size()) + "\n" +
-         without_version(print(module));
+// One text that `coda run` and `coda verify` take: each program once, then the schedules.
+std::string schedules_text(std::vector<Schedule> schedules) {
+  const char* phase = "Forward";
+  for (Schedule& schedule : schedules) {
+    schedule.comment = std::string(phase) + ": " + kernels_text(schedule.steps.size()) + ".";
+    phase = "Backward";
+  }
+  return print(schedules);
 }
 
 std::string version_line() {
@@ -138,24 +141,26 @@ void print_counted(const Options& options) {
   if (options.trace) std::cout << trace_text(report.passes) << "\n";
   if (options.ledger) {
     std::cout << ledger_text(report);
-  } else {
-    if (!options.trace) std::cout << version_line();
-    for (const Half& half : report.halves) {
-      std::cout << schedule_text(half.phase, half.partition.schedule);
-    }
+    return;
   }
+  std::vector<Schedule> schedules;
+  for (const Half& half : report.halves) schedules.push_back(half.partition.schedule);
+  const std::string text = schedules_text(std::move(schedules));
+  std::cout << (options.trace ? without_version(text) : text);
 }
 
 // Without sizes, which a block need not have.
 void run_rewrite(const Options& options) {
   if (options.json || options.ledger || !options.svg.empty()) return print_counted(options);
   const Program block = block_of(options);
-  const Rewritten made =
-      options.grad ? rewrite(block, grad_options(options), rewrite_options(block, options))
-                   : rewrite(block, rewrite_options(block, options));
-  std::cout << (options.trace ? trace_text(made.passes) : version_line())
-            << schedule_text("forward", made.forward.schedule);
-  if (made.backward) std::cout << schedule_text("backward", made.backward->schedule);
+  Rewritten made = options.grad
+                       ? rewrite(block, grad_options(options), rewrite_options(block, options))
+                       : rewrite(block, rewrite_options(block, options));
+  std::vector<Schedule> schedules = {std::move(made.forward.schedule)};
+  if (made.backward) schedules.push_back(std::move(made.backward->schedule));
+  const std::string text = schedules_text(std::move(schedules));
+  if (options.trace) std::cout << trace_text(made.passes);
+  std::cout << (options.trace ? without_version(text) : text);
 }
 
 void run_explain(const Options& options) {
