@@ -1,8 +1,10 @@
 // coda/backend/execute.h: runs a Schedule on a backend, with one arena for everything between its
-// steps.
+// steps. Of what a loop passes inside, the arena holds one chunk.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,28 +42,45 @@ class Executable {
     std::size_t index = 0;   // params, results
     std::size_t offset = 0;  // arena, bytes
     DType dtype = DType::f32;
-    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> shape = {};
+    bool rows = false;  // as many rows of it as `shape` has, from the chunk's first on
   };
   struct Call {
     std::string name;
     std::shared_ptr<const Kernel> kernel;
     std::vector<Slot> inputs, outputs;
   };
+  // Calls [begin, end) run for each chunk; theirs is the full one.
+  struct Loop {
+    std::size_t begin = 0, end = 0;
+    std::int64_t extent = 0, chunk = 0;     // nothing runs where the extent is 0
+    std::vector<Call> tail = {};            // for the last, smaller chunk; empty: there is none
+    std::vector<Slot> zeroed = {};          // before the first chunk
+    std::optional<std::size_t> first = {};  // in the arena: an i64, the chunk's first element
+  };
   // The type and extents of a tensor that the caller gives.
   struct Expected {
     std::string name;
     DType dtype = DType::f32;
     std::vector<std::int64_t> shape;
+    bool by_rows = false;  // its first axis is a loop's dimension
+  };
+  struct Memory {
+    std::span<const Tensor> params, results;
+    std::span<std::byte> scratch;
   };
   class Planner;
   void require(std::span<const Tensor> params, std::span<const Tensor> results,
                std::span<const std::byte> scratch) const;
-  void run_call(const Call& call, std::span<const Tensor> params, std::span<const Tensor> results,
-                std::span<std::byte> scratch) const;
+  static Tensor tensor(const Slot& slot, std::int64_t first, const Memory& memory);
+  void run_call(const Call& call, std::int64_t first, const Memory& memory) const;
+  template <class Run>
+  void run_steps(const Memory& memory, Run run) const;
 
   std::string name_;
   std::vector<Expected> params_, results_;
-  std::vector<Call> calls_;
+  std::vector<Call> calls_;  // one for each step
+  std::vector<Loop> loops_;  // in order
   std::size_t kernel_scratch_offset_ = 0;
   std::size_t scratch_bytes_ = 0;
 };
