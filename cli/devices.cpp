@@ -21,8 +21,8 @@ std::unique_ptr<Backend> device_backend(const std::string& name) {
   throw ProgramError("`" + name + "` is not a backend", "give --device cpu or --device reference");
 }
 
-Executor device_executor(const std::string& device) {
-  if (device == "exact" || device == "reference") {
+Executor device_executor(const std::string& device, std::optional<Schedule> schedule) {
+  if (device == "exact" || (device == "reference" && !schedule)) {
     const auto mode = device == "exact" ? reference::Mode::exact : reference::Mode::rounded;
     return [mode](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
                   std::span<const Tensor> results) {
@@ -34,6 +34,7 @@ Executor device_executor(const std::string& device) {
   }
   struct Last {
     std::unique_ptr<Backend> backend;
+    std::optional<Schedule> given;
     Program program;
     Sizes sizes;
     std::optional<Executable> executable;
@@ -41,11 +42,14 @@ Executor device_executor(const std::string& device) {
   };
   auto last = std::make_shared<Last>();
   last->backend = device_backend(device);
+  last->given = std::move(schedule);
   return [last](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
                 std::span<const Tensor> results) {
     if (!last->executable || last->sizes != sizes || !(last->program == program)) {
       const bool is_block = program.kind() == Program::Kind::block;
-      const Schedule schedule = is_block ? rewrite(program).forward.schedule : as_schedule(program);
+      const Schedule schedule = last->given ? *last->given
+                                : is_block  ? rewrite(program).forward.schedule
+                                            : as_schedule(program);
       last->executable.emplace(schedule, *last->backend, sizes);
       last->program = program;
       last->sizes = sizes;

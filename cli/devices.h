@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coda/backend/backend.h"
+#include "coda/program/schedule.h"
 #include "coda/reference/verify.h"
 
 namespace coda {
@@ -16,7 +18,8 @@ std::vector<std::string> device_names();
 std::unique_ptr<Backend> device_backend(const std::string& name);
 
 // Runs on that device: programs are checked and run as one kernel, blocks are rewritten first. What
-// was compiled for the last program and sizes is kept.
-Executor device_executor(const std::string& device);
+// was compiled for the last program and sizes is kept. With a schedule the executor runs that, step
+// by step, in place of the program, which is the schedule as one block (on `exact` that itself).
+Executor device_executor(const std::string& device, std::optional<Schedule> schedule = {});
 
 }  // namespace coda

@@ -19,8 +19,6 @@
 #include "coda/check/bind.h"
 #include "coda/core/npy.h"
 #include "coda/core/safetensors.h"
-#include "coda/rewrite/expose.h"
-#include "coda/rewrite/retype.h"
 
 namespace coda {
 namespace {
@@ -148,10 +146,10 @@ void print_summaries(const Program& program, const std::vector<OwnedTensor>& res
 }
 
 void run(const Options& options) {
-  Program program = load_program(options.file, options.name);
-  if (!options.dtype.empty())
-    program = retype(program, DType::bf16, dtype_from_flag(options.dtype));
-  if (!options.dump.empty()) program = expose(program, options.dump);
+  Runnable runnable = load_runnable(options.file, options.name);
+  if (!options.dtype.empty()) runnable = retyped(runnable, dtype_from_flag(options.dtype));
+  if (!options.dump.empty()) runnable = exposed(runnable, options.dump);
+  const Program& program = runnable.program;
   const auto paths = destinations(options, program);
   const Tile tile = tile_from(options.tile);
 
@@ -173,7 +171,7 @@ void run(const Options& options) {
     if (inputs.before[i].data != nullptr) copy_into(inputs.before[i], results.back().tensor());
     views.push_back(results.back().tensor());
   }
-  device_executor(options.device)(program, inputs.sizes, inputs.views, views);
+  device_executor(options.device, runnable.schedule)(program, inputs.sizes, inputs.views, views);
 
   std::map<std::string, std::map<std::string, Tensor>> bundles;
   for (const auto& [name, path] : paths) {
@@ -196,8 +194,8 @@ void run(const Options& options) {
 
 void add_run(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("run", "Run a program or block on files, numbers or random inputs");
+  CLI::App* command = app.add_subcommand(
+      "run", "Run a program, block or schedule on files, numbers or random inputs");
   command->add_option("file", options->file, "Program file")->required();
   command->add_option(
       "inputs", options->inputs,
@@ -207,15 +205,16 @@ void add_run(CLI::App& app) {
       ->take_all()
       ->allow_extra_args(false);
   command->add_option("--program,--block", options->name,
-                      "The program of the file; the last if not given");
+                      "The program, block or schedule of the file; the last if not given");
   command->add_option("--size", options->sizes,
                       "Sizes that the inputs do not determine: --size H=8");
   command->add_option("--device", options->device, "cpu, reference (rounded) or exact (double)")
       ->check(CLI::IsMember(device_names()));
   command->add_option("--dtype", options->dtype, "Run the bf16 of the text as f32, f64 or f16");
   command->add_option("--seed", options->seed, "Seed of random inputs");
-  CLI::Option* dump =
-      command->add_option("--dump", options->dump, "Print one value inside the program, by name");
+  CLI::Option* dump = command->add_option(
+      "--dump", options->dump,
+      "Print one value inside the program, or what a step of the schedule stores, by name");
   command->add_option("--tile", options->tile, "Which 64 × 64 tile of it, like 0,1")->needs(dump);
   command->add_flag("--json", options->json, "Summaries as JSON");
   command->footer(

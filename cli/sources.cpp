@@ -8,6 +8,8 @@
 
 #include "cli/commands.h"
 #include "coda/check/bind.h"
+#include "coda/rewrite/expose.h"
+#include "coda/rewrite/retype.h"
 
 namespace coda {
 
@@ -32,6 +34,60 @@ CLI::Validator number_between(double low, double high) {
 
 Program load_program(const std::string& path, const std::string& name) {
   return parse_file(path).find(name);
+}
+
+namespace {
+
+Runnable runnable_from(Schedule schedule) {
+  Program whole = inline_schedule(schedule);
+  return {.program = std::move(whole), .schedule = std::move(schedule)};
+}
+
+}  // namespace
+
+Runnable load_runnable(const std::string& path, const std::string& name) {
+  const Module module = parse_file(path);
+  const Schedule* schedule = module.find_schedule(name);
+  if (schedule != nullptr) return runnable_from(*schedule);
+  return {.program = module.find(name)};
+}
+
+Runnable retyped(const Runnable& runnable, DType dtype) {
+  if (!runnable.schedule) return {.program = retype(runnable.program, DType::bf16, dtype)};
+  Schedule schedule = *runnable.schedule;
+  // As retype does with programs.
+  const auto change = [&](Type& type) {
+    const bool every = dtype == DType::f64 && is_float(type.dtype);
+    if (every || type.dtype == DType::bf16) type.dtype = dtype;
+  };
+  for (Param& param : schedule.params) change(param.type);
+  for (Result& result : schedule.results) change(result.type);
+  for (Step& step : schedule.steps) step.program = retype(step.program, DType::bf16, dtype);
+  return runnable_from(std::move(schedule));
+}
+
+Runnable exposed(const Runnable& runnable, const std::string& name) {
+  if (!runnable.schedule) return {.program = expose(runnable.program, name)};
+  Schedule schedule = *runnable.schedule;
+  if (std::ranges::find(schedule.results, name, &Result::name) != schedule.results.end()) {
+    return runnable;
+  }
+  std::vector<std::string> known;
+  for (const Step& step : schedule.steps) {
+    for (std::size_t r = 0; r < step.outputs.size(); ++r) {
+      const Result& result = step.program.results()[r];
+      // Of what a loop passes inside there is one chunk at a time.
+      if (step.loop >= 0 && result.store != Store::accumulate) continue;
+      known.push_back(step.outputs[r]);
+      if (step.outputs[r] != name) continue;
+      schedule.results.push_back({name, result.type, {}});
+      return runnable_from(std::move(schedule));
+    }
+  }
+  std::string all;
+  for (const std::string& each : known) all += (all.empty() ? "" : ", ") + each;
+  throw ProgramError("no step of `" + schedule.name + "` stores `" + name + "` as a whole",
+                     suggestion(name, known, "name one of: " + all));
 }
 
 Sizes sizes_from(const std::vector<std::string>& assignments) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,6 +14,20 @@ namespace coda {
 
 // The program of that name; empty: the last of the file. Throws ProgramError with the nearest name.
 Program load_program(const std::string& path, const std::string& name);
+
+// What runs under a name: a program or block, or a schedule, of which `program` is the whole as one
+// block.
+struct Runnable {
+  Program program;
+  std::optional<Schedule> schedule = {};
+};
+// Of that name; empty: the last of the file. Throws ProgramError with the nearest name.
+Runnable load_runnable(const std::string& path, const std::string& name);
+// With every bf16 as `dtype`.
+Runnable retyped(const Runnable& runnable, DType dtype);
+// With the value of that name, or what a step of the schedule stores under it, as one more result.
+// Throws ProgramError with the nearest name where there is none.
+Runnable exposed(const Runnable& runnable, const std::string& name);
 
 // {"M=128", "N=64"} → sizes. Throws ProgramError for anything else.
 Sizes sizes_from(const std::vector<std::string>& assignments);

@@ -1,4 +1,5 @@
 // cli/text.cpp: check, fmt and print: commands that read a text and look no further.
+#include <algorithm>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -23,6 +24,23 @@ std::string_view name_of(KernelKind kind) {
   throw InternalError("unknown kernel kind");
 }
 
+// That each step is one kernel under the schedule's dimensions; what is wrong with the program
+// itself is said once.
+void check_steps(const Schedule& schedule, std::vector<Diagnostic>& errors) {
+  for (const Step& step : schedule.steps) {
+    try {
+      check(step.program);
+    } catch (const ProgramError& error) {
+      for (const Diagnostic& d : error.diagnostics()) {
+        const auto same = [&](const Diagnostic& other) {
+          return other.where == d.where;
+        };
+        if (std::ranges::none_of(errors, same)) errors.push_back(d);
+      }
+    }
+  }
+}
+
 struct CheckOptions {
   std::vector<std::string> files;
   bool json = false;
@@ -40,8 +58,8 @@ void run_check(const CheckOptions& options) {
       errors.insert(errors.end(), error.diagnostics().begin(), error.diagnostics().end());
       continue;
     }
-    if (module.imported == module.programs.size()) {
-      lines += file + ": no program or block of its own\n";
+    if (module.imported == module.programs.size() && module.schedules.empty()) {
+      lines += file + ": no program, block or schedule of its own\n";
     }
     for (std::size_t i = module.imported; i < module.programs.size(); ++i) {
       const Program& program = module.programs[i];
@@ -64,6 +82,17 @@ void run_check(const CheckOptions& options) {
       }
       programs.push_back(std::move(entry));
       lines += file + ": " + program.name() + ": " + verdict + "\n";
+    }
+    for (const Schedule& schedule : module.schedules) {
+      check_steps(schedule, errors);
+      programs.push_back({{"file", file},
+                          {"name", schedule.name},
+                          {"kind", "schedule"},
+                          {"line", schedule.where.line},
+                          {"steps", schedule.steps.size()},
+                          {"loops", schedule.loops.size()}});
+      lines += file + ": " + schedule.name + ": schedule, " +
+               std::to_string(schedule.steps.size()) + " steps\n";
     }
   }
   if (options.json) {
@@ -110,15 +139,22 @@ struct PrintOptions {
 
 void run_print(const PrintOptions& options) {
   const Module module = parse_file(options.file);
-  std::cout << (options.name.empty() ? print(module) : print(module.find(options.name)));
+  if (options.name.empty()) {
+    std::cout << print(module);
+  } else if (const Schedule* schedule = module.find_schedule(options.name)) {
+    std::cout << print(*schedule);
+  } else {
+    std::cout << print(module.find(options.name));
+  }
 }
 
 }  // namespace
 
 void add_check(CLI::App& app) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* command =
-      app.add_subcommand("check", "Parse and type files; check that each program is one kernel");
+  CLI::App* command = app.add_subcommand(
+      "check",
+      "Parse and type files; check that each program, and each step of a schedule, is one kernel");
   command->add_option("files", options->files, "Program files")->required();
   command->add_flag("--json", options->json, "Verdicts and errors as JSON");
   command->footer("Example: coda check programs/norm.coda");
@@ -140,9 +176,9 @@ void add_fmt(CLI::App& app) {
 void add_print(CLI::App& app) {
   auto options = std::make_shared<PrintOptions>();
   CLI::App* command =
-      app.add_subcommand("print", "Print programs with all sugar and calls expanded");
+      app.add_subcommand("print", "Print programs and schedules with all sugar and calls expanded");
   command->add_option("file", options->file, "Program file")->required();
-  command->add_option("--program,--block", options->name, "Only this program");
+  command->add_option("--program,--block", options->name, "Only this program, block or schedule");
   command->footer("Example: coda print programs/norm.coda --program norm_swiglu");
   command->callback([options] { run_print(*options); });
 }

@@ -12,7 +12,6 @@
 #include "cli/inputs.h"
 #include "cli/progress.h"
 #include "cli/sources.h"
-#include "coda/rewrite/retype.h"
 
 namespace coda {
 namespace {
@@ -28,9 +27,9 @@ struct Options {
 constexpr std::int64_t kDefaultSize = 128;
 
 void run_verify(const Options& options) {
-  Program program = load_program(options.file, options.name);
-  if (!options.dtype.empty())
-    program = retype(program, DType::bf16, dtype_from_flag(options.dtype));
+  Runnable runnable = load_runnable(options.file, options.name);
+  if (!options.dtype.empty()) runnable = retyped(runnable, dtype_from_flag(options.dtype));
+  const Program& program = runnable.program;
   const Sizes sizes = complete_sizes(program, sizes_from(options.sizes), kDefaultSize);
   VerifyOptions verify_options;
   verify_options.seeds = options.seeds;
@@ -46,7 +45,7 @@ void run_verify(const Options& options) {
     line->show("verifying: " + std::to_string(done) + " of " + std::to_string(all) + " inputs");
   };
   const std::vector<Verdict> verdicts =
-      verify(program, sizes, device_executor(options.device), verify_options);
+      verify(program, sizes, device_executor(options.device, runnable.schedule), verify_options);
   line.reset();
   bool passed = true;
   nlohmann::json rows = nlohmann::json::array();
@@ -81,11 +80,12 @@ void run_verify(const Options& options) {
 
 void add_verify(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "verify", "Run a program on random inputs and judge it by the double-precision reference");
+  CLI::App* command = app.add_subcommand("verify",
+                                         "Run a program, block or schedule on random inputs and "
+                                         "judge it by the double-precision reference");
   command->add_option("file", options->file, "Program file")->required();
   command->add_option("--program,--block", options->name,
-                      "The program of the file; the last if not given");
+                      "The program, block or schedule of the file; the last if not given");
   command->add_option("--size", options->sizes,
                       "Sizes of names; 128 where neither given nor implied");
   command->add_option("--device", options->device, "cpu, reference (rounded) or exact (double)")
