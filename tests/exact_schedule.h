@@ -55,11 +55,18 @@ class ExactSchedule {
     Tensors made = {};  // for this chunk only
   };
 
-  const Result* result(const std::string& name) const {
-    for (const Result& each : schedule_.results) {
-      if (each.name == name) return &each;
-    }
-    return nullptr;
+  // Whether anything outside of the chunk's loop reads what is made in it.
+  bool leaves(const std::string& name, const Chunk& chunk) const {
+    const auto reads = [&](const Step& step) {
+      const bool inside =
+          step.loop >= 0 && &schedule_.loops[static_cast<std::size_t>(step.loop)] == &chunk.loop;
+      return !inside && std::ranges::find(step.inputs, name) != step.inputs.end();
+    };
+    const auto is_it = [&](const Result& result) {
+      return result.name == name;
+    };
+    return std::ranges::any_of(schedule_.steps, reads) ||
+           std::ranges::any_of(schedule_.results, is_it);
   }
 
   const OwnedTensor& whole(const std::string& name) const {
@@ -110,28 +117,33 @@ class ExactSchedule {
     }
   }
 
-  // Where a step's result goes; what accumulates starts from zero.
-  Tensor place(const Result& made, const std::string& name, const Sizes& sizes, Chunk* chunk) {
-    if (chunk == nullptr) {
-      const auto [at, is_new] = made_.emplace(name, held_tensor(made.type, sizes));
-      EXPECT_TRUE(is_new) << name << " is stored twice";
-      return at->second.tensor();
+  enum class Makers : std::uint8_t { one, every_chunk };
+
+  // A new tensor in `tensors`, zeros; that of the chunks before, where every chunk adds to it.
+  Tensor make(Tensors& tensors, const std::string& name, const Type& type, const Sizes& sizes,
+              Makers makers) {
+    const auto [at, is_new] = tensors.emplace(name, held_tensor(type, sizes));
+    if (!is_new && (makers == Makers::one || at->second.tensor().shape != shape_of(type, sizes))) {
+      throw InternalError(name + " is stored twice");
     }
-    if (is_chunked(made.type, chunk)) {
-      if (result(name) == nullptr) {
-        const auto [at, is_new] = chunk->made.emplace(name, held_tensor(made.type, sizes));
-        EXPECT_TRUE(is_new) << name << " is stored twice";
-        return at->second.tensor();
-      }
+    return at->second.tensor();
+  }
+
+  // Where a step's result goes; what accumulates starts from zero.
+  Tensor place(const Result& result, const std::string& name, const Sizes& sizes, Chunk* chunk) {
+    if (chunk == nullptr) return make(made_, name, result.type, sizes, Makers::one);
+    if (is_chunked(result.type, chunk) && leaves(name, *chunk)) {
       Sizes all = sizes;
       all[chunk->loop.dim] = chunk->total;
-      return rows(made_.emplace(name, held_tensor(made.type, all)).first->second.tensor(), *chunk);
+      return rows(make(made_, name, result.type, all, Makers::every_chunk), *chunk);
     }
-    if (made.store == Store::accumulate) {
-      return made_.emplace(name, held_tensor(made.type, sizes)).first->second.tensor();
+    if (result.store == Store::accumulate) {
+      return make(made_, name, result.type, sizes, Makers::every_chunk);
     }
-    EXPECT_EQ(result(name), nullptr) << name << " is overwritten by each chunk";
-    return chunk->made.insert_or_assign(name, held_tensor(made.type, sizes)).first->second.tensor();
+    if (leaves(name, *chunk) && !is_chunked(result.type, chunk)) {
+      throw InternalError(name + " is overwritten by each chunk");
+    }
+    return make(chunk->made, name, result.type, sizes, Makers::one);
   }
 
   void run_loop(const Loop& loop, std::size_t begin, std::size_t end) {

@@ -30,7 +30,7 @@ class RandomTransformer {
     is_short_ = pieces == 0 && chance(65);
     const int count = pieces > 0 ? pieces : is_short_ ? 1 : 1 + chance(25) + chance(8);
     for (int i = 0; i < count; ++i) piece();
-    if (chance(is_short_ ? 4 : 12)) head();
+    if (chance(is_short_ ? 5 : 12)) head();
     finish();
   }
 
@@ -561,6 +561,7 @@ class RandomTransformer {
 
   void head() {
     features_.insert("head");
+    if (has("several chunks of a vocabulary", 50)) sizes_["V"] = pick({300, 520});
     const Text target = param("target", rows_, "i64");
     Text logits = bare_product(normed(), "D", "V");
     if (chance(20)) logits += " + " + vector("b", "V");

@@ -8,6 +8,7 @@
 #include "coda/rewrite/grad.h"
 #include "coda/rewrite/retype.h"
 #include "coda/rewrite/rewrite.h"
+#include "coda/rewrite/stack.h"
 #include "tests/exact_schedule.h"
 
 namespace coda::testing {
@@ -218,6 +219,25 @@ TEST_P(EveryBlock, HasGradientsThatAreSlopes) {
   }
 }
 
+// Embedding, layers and head in one: fusion crosses their borders.
+TEST(Stacks, EqualTheirSchedules) {
+  for (const auto& [file, layers] : {std::pair{"llama.coda", 1},
+                                     {"llama.coda", 2},
+                                     {"llama.coda", 3},
+                                     {"qwen3.coda", 2},
+                                     {"gpt2.coda", 2},
+                                     {"gemma.coda", 2}}) {
+    SCOPED_TRACE(std::string(file) + ", layers: " + std::to_string(layers));
+    const Rewriting step(stack(parse(*embedded_program(file), file), layers));
+    EXPECT_EQ(not_kernels(step.rewritten.forward.schedule), "");
+    EXPECT_EQ(not_kernels(step.rewritten.backward->schedule), "");
+    Sizes sizes = small_sizes(step.program);
+    expect_equal(step, sizes, inputs_of(step.program, step.gradient, sizes, 5), 1e-3);
+    sizes["D"] = 65;
+    expect_equal(step, sizes, inputs_of(step.program, step.gradient, sizes, 6), 1e-3);
+  }
+}
+
 // What the policy and the dtype change is where numbers are kept, never what they are.
 TEST_P(EveryBlock, EqualsItsScheduleUnderEveryOption) {
   std::vector<Rewriting> steps;
@@ -232,6 +252,23 @@ TEST_P(EveryBlock, EqualsItsScheduleUnderEveryOption) {
     const Sizes sizes = small_sizes(steps[i].program);
     expect_equal(steps[i], sizes, inputs_of(steps[i].program, steps[i].gradient, sizes, 6), 1e-3);
   }
+}
+
+// Vocabularies of more than one chunk, with a last one that is not full.
+TEST(EveryHead, EqualsItsScheduleInChunks) {
+  int in_chunks = 0;
+  for (const Block& block : blocks()) {
+    if (block.file != "head.coda") continue;
+    SCOPED_TRACE(block.program.name());
+    const Rewriting step(block.program, RewriteOptions{.memory = 0});
+    in_chunks += step.rewritten.backward->schedule.loops.empty() ? 0 : 1;
+    for (const std::int64_t classes : {0, 1, 256, 600}) {
+      Sizes sizes = small_sizes(step.program);
+      sizes["V"] = classes;
+      expect_equal(step, sizes, inputs_of(step.program, step.gradient, sizes, 9), 1e-3);
+    }
+  }
+  EXPECT_GE(in_chunks, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Library, EveryBlock, ::testing::ValuesIn(blocks()), [](const auto& info) {
