@@ -331,7 +331,8 @@ class Picture {
                std::to_string(half.fused.steps.size()) + " kernels " + half.phase;
     }
     svg_.text(kMargin, 30, title, "font-size=\"17\" font-weight=\"bold\"");
-    const auto longest = static_cast<double>(bytes_moved(report_.unfused));
+    const auto unfused = static_cast<double>(bytes_moved(report_.unfused));
+    const double longest = std::max(unfused, static_cast<double>(bytes_moved(report_.total)));
     const double room = width_ - 2 * kMargin - 300;
     double y = 48;
     const auto bar = [&](const std::string& name, const Cost& cost, const char* colour) {
@@ -340,8 +341,8 @@ class Picture {
       svg_.text(kMargin, y + 11, name);
       svg_.box(kMargin + 110, y, std::max(1.0, length), 14, colour, "none");
       std::string share = amount(bytes_moved(cost), "B");
-      if (longest > 0 && &cost != &report_.unfused) {
-        share += formatted(", %.0f %% of unfused", 100 * bytes / longest);
+      if (unfused > 0 && &cost != &report_.unfused) {
+        share += formatted(", %.0f %% of unfused", 100 * bytes / unfused);
       }
       svg_.text(kMargin + 118 + length, y + 11, share);
       y += 19;
@@ -376,14 +377,26 @@ class Picture {
       svg_.box(box.x, box.y, kBoxWidth, box.height, colour.fill, colour.edge);
       svg_.box(box.x, box.y, 5, box.height, colour.edge, colour.edge);
       const bool adds = accumulates(schedule(h).steps[i].program);
-      const std::string tag = (adds ? "+=  " : "") + kind;
-      svg_.text(box.x + 13, box.y + 17, cut(box.title, kBoxWidth * 0.86 - 70),
+      const std::string tag = (adds ? "+=  " : "") + kind + chunks(h, i);
+      // Both are bold, the title in larger letters.
+      const double room =
+          (kBoxWidth - 28 - 1.1 * kCharacter * static_cast<double>(tag.size())) * 0.78;
+      svg_.text(box.x + 13, box.y + 17, cut(box.title, room),
                 "font-size=\"13\" font-weight=\"bold\"");
       svg_.text(box.x + kBoxWidth - 8, box.y + 17, tag,
                 formatted("text-anchor=\"end\" font-weight=\"bold\" fill=\"%s\"", colour.edge));
       svg_.text(box.x + 13, box.y + 33, cut(box.work, kBoxWidth - 20));
       svg_.text(box.x + 13, box.y + 49, box.costs, "fill=\"#333333\"");
     }
+  }
+
+  // How often a step in a loop runs: " × 8 of V".
+  std::string chunks(std::size_t h, std::size_t step) const {
+    const int loop = schedule(h).steps[step].loop;
+    if (loop < 0) return "";
+    const Loop& over = schedule(h).loops[static_cast<std::size_t>(loop)];
+    const std::int64_t size = require_extent(dim_of(over.dim), report_.sizes);
+    return " × " + std::to_string((size + over.size - 1) / over.size) + " of " + over.dim;
   }
 
   void draw_flows(std::size_t h) {
