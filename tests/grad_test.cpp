@@ -46,6 +46,7 @@ const Case kCases[] = {
     {"(x: f32[M]) -> (y: f32[M])", "y = tanh(x)"},
     {"(x: f32[M]) -> (y: f32[M])", "y = sigmoid(x)"},
     {"(x: f32[M]) -> (y: f32[M])", "y = erf(x)"},
+    {"(x: f32[M]) -> (y: f32[M])", "y = x * detach(0.5) + save(x) * recompute(x)"},
     {"(x: f32[M, N], b: f32[N]) -> (y: f32[M, N])", "y = x + b"},
     {"(x: f32[M, N], b: f32[M]) -> (y: f32[M, N])", "y = b - x"},
     {"(x: f32[M], b: f32[N], s: f32) -> (y: f32[M, N])", "y = s * x * b"},

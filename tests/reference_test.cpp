@@ -41,6 +41,10 @@ std::optional<MapCase> map_case(Op op) {
       return MapCase{{{0, 1, -kInf}}, {0.5, 0.7310585786300049, 0}};
     case Op::erf:
       return MapCase{{{0, 1, -kInf}}, {0, 0.8427007929497149, -1}};
+    case Op::detach:
+    case Op::save:
+    case Op::recompute:
+      return MapCase{{{0, -2.5, kNaN}}, {0, -2.5, kNaN}};
     case Op::add:
       return MapCase{{{1, 2, kNaN}, {0.5, -3, 1}}, {1.5, -1, kNaN}};
     case Op::sub:

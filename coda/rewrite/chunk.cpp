@@ -127,6 +127,7 @@ class Cutter {
   bool is_free(Value v) const {
     if (block_.is_param(v) || accumulated_.contains(v)) return false;
     const Node& made = node(v);
+    if (mentions(made.attr.axis, dim_)) return false;  // in the body, size is that of the chunk
     if (class_of(made.op) == OpClass::leaf) return true;
     if (!is_map(made.op) || block_.type(v).dims.size() > 1) return false;
     if (mentions(block_.type(v), dim_)) return false;

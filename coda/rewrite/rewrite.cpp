@@ -2,6 +2,7 @@
 #include "coda/rewrite/rewrite.h"
 
 #include <algorithm>
+#include <map>
 
 #include "coda/algebra/rule.h"
 #include "coda/check/bind.h"
@@ -83,15 +84,32 @@ std::vector<std::string> chunkable(const Program& joint, const std::set<Value>& 
   return dims;
 }
 
-void append(Partition& whole, Partition part, int loop) {
-  const int before = static_cast<int>(whole.schedule.steps.size());
-  for (Step& step : part.schedule.steps) {
-    step.loop = loop;
-    whole.schedule.steps.push_back(std::move(step));
+// Adds the steps of a part. What they pass on to each other gets names that no other part uses.
+void append(Schedule& whole, Schedule part, int loop) {
+  std::set<std::string> taken;
+  for (const Step& step : whole.steps) taken.insert(step.outputs.begin(), step.outputs.end());
+  std::map<std::string, std::string> renamed;
+  const auto is_passed_on = [&](const std::string& name) {
+    return std::ranges::none_of(part.results, [&](const Result& r) { return r.name == name; });
+  };
+  for (const Step& step : part.steps) {
+    for (const std::string& name : step.outputs) {
+      if (!is_passed_on(name) || !taken.contains(name)) continue;
+      std::string& fresh = renamed[name];
+      for (int k = 1; fresh.empty() || taken.contains(fresh); ++k) {
+        fresh = name + "_" + std::to_string(k);
+      }
+      taken.insert(fresh);
+    }
   }
-  for (Placement& placement : part.placements) {
-    if (placement.step >= 0) placement.step += before;
-    whole.placements.push_back(std::move(placement));
+  for (Step& step : part.steps) {
+    for (std::vector<std::string>* names : {&step.inputs, &step.outputs}) {
+      for (std::string& name : *names) {
+        if (const auto fresh = renamed.find(name); fresh != renamed.end()) name = fresh->second;
+      }
+    }
+    step.loop = loop;
+    whole.steps.push_back(std::move(step));
   }
 }
 
@@ -118,9 +136,11 @@ std::optional<Partition> cut_in_chunks(const Program& block, const std::string& 
   whole.schedule.params = {block.params().begin(), block.params().end()};
   whole.schedule.results = {block.results().begin(), block.results().end()};
   whole.schedule.loops.push_back({dim, size, chunked->first});
-  if (!chunked->before.results().empty()) append(whole, partition(chunked->before), -1);
-  append(whole, std::move(body), 0);
-  if (!chunked->after.results().empty()) append(whole, partition(chunked->after), -1);
+  if (!chunked->before.results().empty())
+    append(whole.schedule, partition(chunked->before).schedule, -1);
+  append(whole.schedule, std::move(body.schedule), 0);
+  if (!chunked->after.results().empty())
+    append(whole.schedule, partition(chunked->after).schedule, -1);
   whole.placements.assign(block.nodes().size(), {-1, "in chunks of `" + dim + "`"});
   return whole;
 }
