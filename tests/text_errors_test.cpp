@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "coda/core/file.h"
 #include "coda/program/text.h"
 
 namespace coda {
@@ -64,16 +65,22 @@ std::string message_of(std::string_view text, const Loader& loader = {}) {
   }
 }
 
-void check_cases(const std::string& kind, std::size_t at_least) {
+void check_cases(const std::string& kind, std::size_t at_least, const Loader& loader = {}) {
   const std::vector<Case> cases = read_cases(kind);
   EXPECT_GE(cases.size(), at_least);
   for (const Case& each : cases) {
-    EXPECT_EQ(message_of(unescaped(each.text)), each.message) << each.name;
+    EXPECT_EQ(message_of(unescaped(each.text), loader), each.message) << each.name;
   }
 }
 
 TEST(TextErrors, OfSyntaxSayHowToFixTheLine) {
   check_cases("syntax", 40);
+}
+TEST(TextErrors, OfSchedulesSayHowToFixTheLine) {
+  check_cases("schedules", 50, [](std::string_view name) -> std::optional<std::string> {
+    EXPECT_EQ(name, "steps.coda");
+    return read_file(CODA_SOURCE_DIR "/tests/text_errors_steps.coda");
+  });
 }
 TEST(TextErrors, OfNamesSayHowToFixTheLine) {
   check_cases("names", 40);

@@ -72,6 +72,7 @@ void ScheduleLowerer::parameters() {
       } catch (const Mistake& mistake) {
         report(mistake.at, mistake.message, {}, mistake.rule, mistake.fix);
       } catch (const ProgramError& error) {
+        tensor.type.reset();
         const Diagnostic& d = error.diagnostics()[0];
         report(param.span, d.message, d.types, d.rule, d.fix);
       }
@@ -103,6 +104,12 @@ void ScheduleLowerer::statement(const Statement& statement) {
 
 void ScheduleLowerer::loop(const Statement& statement) {
   const Loop& loop = *statement.loop;
+  if (loop_ != kNoLoop) {  // reported by the parser
+    for (const Statement& each : loop.body) {
+      for (const Target& target : each.targets) make(target, each, nullptr, 0);
+    }
+    return;
+  }
   if (!loop.dim.name.empty() && !dims_.contains(loop.dim.name)) {
     const std::vector<std::string> all(dims_.begin(), dims_.end());
     std::string list;
@@ -120,7 +127,7 @@ void ScheduleLowerer::loop(const Statement& statement) {
            "a chunk has a whole number of elements, at least 1", "write a number such as 8192");
   }
   schedule_.loops.push_back({loop.dim.name, size, loop.first ? loop.first->name : ""});
-  open_ = &loop;
+  open_dim_ = dims_.contains(loop.dim.name) ? loop.dim.name : "";
   loop_ = static_cast<int>(schedule_.loops.size()) - 1;
   bool named = false;
   if (loop.first) {
@@ -150,7 +157,7 @@ void ScheduleLowerer::loop(const Statement& statement) {
     }
     tensors_.erase(name);
   }
-  open_ = nullptr;
+  open_dim_.clear();
   loop_ = kNoLoop;
 }
 

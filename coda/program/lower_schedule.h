@@ -81,7 +81,8 @@ class ScheduleLowerer {
   std::map<std::string, Result> results_;
   std::map<std::string, Span> later_;  // names that some statement makes
   const Statement* statement_ = nullptr;
-  const Loop* open_ = nullptr;  // the loop whose steps are read
+  // The dimension of the loop whose steps are read; empty: none, or it is unknown.
+  std::string open_dim_;
   int loop_ = kNoLoop;
   bool good_ = true;
   Schedule schedule_;

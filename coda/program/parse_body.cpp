@@ -67,6 +67,12 @@ void Parser::loop(Item& item, Statement& statement) {
          "a loop is written `for V in chunks of 8192 { … }`, or `… of 8192 from first { … }`",
          "write " + quoted(text) + " here");
   };
+  if (item.kind != Item::Kind::schedule) {
+    report(token().span, "a loop stands in " + quoted(item.name),
+           "only a schedule loops: a program says what each element is, for all of them at once",
+           "write the statements for the whole dimension");
+    item.complete = false;
+  }
   if (loops_ > 0) {
     const std::string rule = "loops do not nest: the steps of a loop run once for each chunk";
     if (loops_ > 1) fail(token(), "a loop stands in a loop", rule, "close the loop before it");
@@ -134,11 +140,6 @@ Statement Parser::statement(Item& item) {
   statement.span = first.span;
   if (first.kind == TokenKind::bad) throw Skip();
   const bool names_dim = is_name("for") && token_at(at_ + 1).kind == TokenKind::name;
-  if (names_dim && item.kind != Item::Kind::schedule) {
-    fail(first, "a loop stands in " + quoted(item.name),
-         "only a schedule loops: a program says what each element is, for all of them at once",
-         "write the statements for the whole dimension");
-  }
   if (names_dim) {
     loop(item, statement);
   } else if (is_name("return")) {

@@ -67,7 +67,8 @@ void ScheduleLowerer::mismatch(const Expr& arg, const Tensor& tensor, const Para
   const std::string own = param.name + ": " + param.type.text();
   const Type here = substituted(param.type, dims);
   const bool stored = tensor.made != nullptr;
-  const bool dtype = param.type.dtype != tensor.type->dtype;
+  Substitution with = dims;
+  const bool dtype = unify(param.type, *tensor.type, with);  // its dimensions fit
   const std::string from = stored ? quoted(tensor.maker) : quoted(item_.name);
   report(arg.span,
          from + (stored ? " stores " : " has ") + quoted(arg.text) + " as " + tensor.type->text() +
@@ -90,7 +91,7 @@ void ScheduleLowerer::mismatch(const Expr& arg, const Tensor& tensor, const Para
 bool ScheduleLowerer::has_chunk(const Type& type) const {
   std::set<std::string> names;
   for (const Dim& dim : type.dims) collect_names(dim, names);
-  return names.contains(open_->dim.name);
+  return names.contains(open_dim_);
 }
 
 bool ScheduleLowerer::is_chunked(const Type& type, const std::string& dim) {
@@ -117,7 +118,7 @@ bool ScheduleLowerer::chunk_fits(const Expr& arg, const Tensor& tensor) {
     }
   }
   if (loop_ == kNoLoop || !has_chunk(*tensor.type)) return true;
-  const std::string& dim = open_->dim.name;
+  const std::string& dim = open_dim_;
   if (is_chunked(*tensor.type, dim)) return true;
   report(
       arg.span, quoted(shown) + " has no rows of " + quoted(dim) + " to take a chunk of", {shown},
@@ -172,7 +173,8 @@ void ScheduleLowerer::stored(const Target& target, const Tensor& tensor, const R
                   is_result ? "declare " + quoted(name + ": +" + made.type.text())
                             : "let " + quoted(tensor.maker) + " store with `=`");
   }
-  const std::string& dim = open_->dim.name;
+  const std::string& dim = open_dim_;
+  if (dim.empty()) return;
   if (tensor.adds && has_chunk(made.type) && !(caller_adds && is_chunked(made.type, dim))) {
     return report(target.span, quoted(name) + " is added into, but each chunk has its own", {shown},
                   "what has the loop's dimension " + quoted(dim) + " is stored chunk by chunk",
