@@ -3,6 +3,9 @@
 `pytest tests/golden_test.py --update` writes the texts; the diff is then the change to review.
 """
 
+import json
+from collections import Counter
+
 import pytest
 
 from coda_command import PROGRAMS, ROOT, signatures
@@ -10,6 +13,12 @@ from coda_command import PROGRAMS, ROOT, signatures
 GOLDEN = ROOT / "tests" / "golden"
 BLOCKS = [(path.name, s) for path in sorted(PROGRAMS.glob("*.coda"))
           for s in signatures(path.read_text()) if s.kind == "block"]
+
+
+# Kernels of one layer within a stack, attention's aside, forward and backward: at most those of the
+# derivation by hand.
+FAMILIES = {"llama": (4, 9), "qwen2": (4, 9), "qwen3": (4, 9), "gpt2": (6, 9), "gemma": (6, 11),
+            "parallel": (2, 5)}
 
 
 def stem(file, block):
@@ -26,20 +35,45 @@ def outputs(coda, file, block):
     yield "training", coda.command("rewrite", path, "--block", name, "--grad", *wrt)
 
 
+def compare(request, golden, got):
+    path = GOLDEN / golden
+    if request.config.getoption("--update"):
+        GOLDEN.mkdir(exist_ok=True)
+        path.write_text(got)
+    assert path.exists(), f"{path} is missing: pytest tests/golden_test.py --update"
+    assert got == path.read_text(), f"{golden} changed: pytest tests/golden_test.py --update"
+
+
 @pytest.mark.parametrize("file,block", BLOCKS, ids=lambda v: getattr(v, "name", v))
 def test_texts_are_the_golden_ones(coda, request, file, block):
     for what, got in outputs(coda, file, block):
-        golden = f"{stem(file, block)}.{what}.coda"
-        path = GOLDEN / golden
-        if request.config.getoption("--update"):
-            GOLDEN.mkdir(exist_ok=True)
-            path.write_text(got)
-        assert path.exists(), f"{path} is missing: pytest tests/golden_test.py --update"
-        assert got == path.read_text(), f"{golden} changed: pytest tests/golden_test.py --update"
+        compare(request, f"{stem(file, block)}.{what}.coda", got)
+
+
+def weights(coda, file):
+    """Everything in a stack that is trained."""
+    trace = json.loads(coda.command("rewrite", file, "--layers", "1", "--json", "--trace"))
+    params = signatures(trace["passes"][0]["text"])[0].params
+    tensors = [p.name for p in params if p.dims and p.dtype in ("bf16", "f32")]
+    own = [name for name in tensors if name not in ("cos", "sin")]
+    return [name.replace("0.", f"{i}.", 1) for i in range(3) for name in own
+            if i == 0 or name.startswith("0.")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_of_a_stack_have_no_more_kernels_than_by_hand(coda, request, family):
+    file = str(PROGRAMS / f"{family}.coda")
+    training = ["rewrite", file, "--layers", "3", "--grad", "--of", "loss", "--wrt",
+                ",".join(weights(coda, file))]
+    kernels = json.loads(coda.command(*training, "--json"))["kernels"]
+    count = Counter(k["phase"] for k in kernels if k["layer"] == 1 and k["kind"] != "opaque")
+    forward, backward = FAMILIES[family]
+    assert count["forward"] <= forward and count["backward"] <= backward, dict(count)
+    compare(request, f"{family}.stack.coda", coda.command(*training))
 
 
 def test_no_golden_text_is_left_over():
-    stems = {stem(file, block) for file, block in BLOCKS}
+    stems = {stem(file, block) for file, block in BLOCKS} | set(FAMILIES)
     left = [p.name for p in GOLDEN.glob("*.coda") if p.name.rsplit(".", 2)[0] not in stems]
     assert not left
 
