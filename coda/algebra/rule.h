@@ -44,6 +44,8 @@ std::span<const Rule> kernel_rules();
 // The identities, each in the file of its name.
 Program row_scale(const Program& program, Situation& situation);
 Program common_scale(const Program& program, Situation& situation);
+Program packed_product(const Program& program, Situation& situation);
+Program joined_products(const Program& program, Situation& situation);
 Program centred_sum(const Program& program, Situation& situation);
 Program vanishing(const Program& program, Situation& situation);
 Program merged_sums(const Program& program, Situation& situation);

@@ -76,9 +76,21 @@ class Halves {
     return found >= 0 && static_cast<std::size_t>(found) < results_;
   }
 
+  // A parameter seen through casts, ranges and renames costs whoever reads it nothing more.
+  Value behind_views(Value v) const {
+    Value base = v;
+    while (!joint_.is_param(base)) {
+      const Node& node = joint_.node(base);
+      if (node.op != Op::cast && node.op != Op::split && node.op != Op::as) return v;
+      base = node.args[0];
+    }
+    return base;
+  }
+
   Needs needs(const Saving& saving) const {
     Needs needs;
     const auto need = [&](Value v, bool stores) {
+      v = behind_views(v);
       const bool leaf = !joint_.is_param(v) && class_of(joint_.node(v).op) == OpClass::leaf;
       if (backward_[at(v)] != 0 || (leaf && joint_.node(v).args.empty())) return;
       needs.values.insert(v);
