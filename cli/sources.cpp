@@ -116,6 +116,7 @@ std::set<std::string> dimensions_of(const Program& program) {
   for (const ValueInfo& value : program.values()) {
     for (const Dim& dim : value.type.dims) collect_names(dim, names);
   }
+  for (const Node& node : program.nodes()) collect_names(node.attr.axis, names);  // size(N) alone
   return names;
 }
 

@@ -235,6 +235,29 @@ TEST(Text, NamesMayHaveDots) {
   EXPECT_EQ(format(text, "f.coda"), text);
 }
 
+TEST(Text, NamesDimensionsThatNoTypeHas) {
+  const std::string text =
+      "coda 1\n\n"
+      "program mean[D, E](s: f32[M]) -> (m: f32[M]) {\n"
+      "  m = s / size(D) + size(E)\n"
+      "}\n\n"
+      "block twice(s: f32[M], t: f32[D, E]) -> (m: f32[M], u: f32[D, E]) {\n"
+      "  m = s / size(D) + size(E)\n"
+      "  u = t\n"
+      "}\n";
+  const Module module = parse(text, "f.coda");
+  EXPECT_EQ(print(module), text);
+  EXPECT_EQ(format(text, "f.coda"), text);
+  // Where it is called, the caller's are meant.
+  const Module caller =
+      parse(text +
+                "block c(s: f32[M], t: f32[D, E]) -> (m: f32[M], u: f32[D, E]) {\n"
+                "  m = mean(s)\n  u = t\n}\n",
+            "f.coda");
+  EXPECT_NE(print(caller.find("c")).find("m = s / size(D) + size(E)"), std::string::npos)
+      << print(caller.find("c"));
+}
+
 TEST(Text, PrintsOneNodeAsItsStatement) {
   const Program program = read(
       "block f(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N], d: +f32[M]) {\n"

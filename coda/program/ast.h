@@ -85,7 +85,8 @@ struct Loop {
 struct Item {
   enum class Kind : std::uint8_t { use, def, program, block, schedule };
   Kind kind = Kind::def;
-  std::string name;  // of a use: the file
+  std::string name;        // of a use: the file
+  std::vector<Expr> dims;  // of a program or block: names of dimensions that no type has
   std::vector<Parameter> params;
   std::vector<Parameter> results;
   std::vector<Statement> body;  // of a def: its last statement returns

@@ -239,8 +239,17 @@ void dim_names(const Expr& dim, std::set<std::string>& names) {
   for (const Expr& arg : dim.args) dim_names(arg, names);
 }
 
+const Expr* place_of(const Expr& expr, const std::string& name) {
+  if (expr.kind == ExprKind::name && expr.text == name) return &expr;
+  for (const Expr& arg : expr.args) {
+    if (const Expr* found = place_of(arg, name)) return found;
+  }
+  return nullptr;
+}
+
 std::set<std::string> dim_names(const Item& item) {
   std::set<std::string> names;
+  for (const Expr& dim : item.dims) names.insert(dim.text);
   for (const auto* list : {&item.params, &item.results}) {
     for (const Parameter& param : *list) {
       if (!param.type) continue;

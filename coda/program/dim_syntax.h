@@ -18,8 +18,10 @@ Expr expr_of(const Dim& dim);
 
 // Every name in the expression of a dimension.
 void dim_names(const Expr& dim, std::set<std::string>& names);
-// The dimensions that exist in an item: those of its types, and those that its `as`, split and join
-// name.
+// The first place in it that is `name`; nullptr: none.
+const Expr* place_of(const Expr& expr, const std::string& name);
+// The dimensions that exist in an item: those of its types, those that its `as`, split and join name,
+// and those that it names itself.
 std::set<std::string> dim_names(const Item& item);
 
 }  // namespace coda::ast

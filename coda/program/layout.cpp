@@ -161,7 +161,11 @@ class Layout {
                              : item.kind == Item::Kind::block   ? "block "
                                                                 : "schedule ";
     const bool is_def = item.kind == Item::Kind::def;
-    const std::string name = word + item.name;
+    const std::string free =
+        item.dims.empty()
+            ? ""
+            : "[" + joined(item.dims, 0, [](const Expr& dim) { return flat(dim); }) + "]";
+    const std::string name = word + item.name + free;
     const std::string params = flat_list(item.params), results = flat_list(item.results);
     const bool commented = has_comments(item.params) || has_comments(item.results);
     const std::string arrow = is_def ? "" : "-> " + results;

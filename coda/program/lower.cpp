@@ -118,6 +118,18 @@ void Lowerer::build(const Definition& definition, State& state) {
   for (const Statement& each : item.body) {
     for (const Target& target : each.targets) root_.taken.insert(target.name);
   }
+  std::set<std::string> typed;
+  for (const auto* list : {&item.params, &item.results}) {
+    for (const Parameter& param : *list) {
+      for (const Expr& dim : param.type->dims) dim_names(dim, typed);
+    }
+  }
+  for (const Expr& dim : item.dims) {
+    if (typed.insert(dim.text).second) continue;
+    report(frame, dim.span, quoted(dim.text) + " needs no mention: it is there already", {},
+           "the brackets name dimensions that no type of the parameters and results has",
+           "remove it from the brackets");
+  }
   std::map<std::string, const Statement*> assigned;
   try {
     for (const Statement& each : item.body) {

@@ -158,9 +158,11 @@ std::optional<Lowerer::Values> Lowerer::results(const Item& item, const Expr& ex
 }
 
 // Dimensions that the callee makes for itself (`as`, split) must not meet the caller's of the same
-// name. Those in the types of its results are the caller's to see, and keep their names.
+// name. Those in the types of its results, and those that it names because no type has them, are
+// the caller's to see, and keep their names.
 void Lowerer::rename_inner_dims(const Item& item, Frame& inner) {
   std::set<std::string> seen;
+  for (const Expr& dim : item.dims) seen.insert(dim.text);
   for (const Parameter& result : item.results) {
     for (const Expr& dim : result.type->dims) dim_names(dim, seen);
   }

@@ -194,6 +194,15 @@ void Parser::program(Item& item) {
   const std::string what = "the " + std::string(take().text);
   item.span = token().span;
   item.name = new_name(what);
+  if (!ended() && is("[") && item.kind != Item::Kind::schedule) {
+    item.dims = dims();
+    for (const Expr& dim : item.dims) {
+      if (dim.kind == ExprKind::name && !is_reserved(dim.text)) continue;
+      report(dim.span, quoted(flat(dim)) + " is no name of a dimension",
+             "`program f[D](…)` names dimensions that no type has, for `size(D)`", "write a name");
+      item.complete = item.declares_all = false;
+    }
+  }
   item.params = parameters(item, item.kind, "parameter");
   if (!accept("->")) {
     fail(token(), "expected `->` and the results, found " + found(), form_of(item.kind),

@@ -233,6 +233,16 @@ class Printer {
       assign({result.name}, read(result.value), result.store == Store::accumulate);
     }
     item.body = std::move(body_);
+    // What only `size` and the like name; the text must say that it exists.
+    std::set<std::string> used;
+    for (const Node& node : program_.nodes()) {
+      collect_names(node.attr.axis, used);
+      for (const Dim& dim : node.attr.dims) collect_names(dim, used);
+    }
+    const std::set<std::string> known = ast::dim_names(item);
+    for (const std::string& name : used) {
+      if (!known.contains(name)) item.dims.push_back(name_tree(name));
+    }
     return item;
   }
 

@@ -84,6 +84,7 @@ Program with_dims(const Program& program, Substitution dims) {
   for (const Result& result : program.results()) {
     for (const Dim& dim : result.type.dims) collect_names(dim, seen);
   }
+  // NOTE: what only `size` names is in no value's type, so it is not among its own.
   for (const std::string& name : own) {
     if (dims.contains(name) || seen.contains(name) || !taken.contains(name)) continue;
     std::string fresh = name;

@@ -299,14 +299,6 @@ class Resolver {
     }
   }
 
-  static const Expr* place_of(const Expr& expr, const std::string& name) {
-    if (expr.kind == ExprKind::name && expr.text == name) return &expr;
-    for (const Expr& arg : expr.args) {
-      if (const Expr* found = place_of(arg, name)) return found;
-    }
-    return nullptr;
-  }
-
   std::string some_dims() const {
     std::string text;
     for (const std::string& name : dims_) text += (text.empty() ? "" : ", ") + name;

@@ -107,15 +107,12 @@ class Inliner {
   static Expr as_stored(Expr e, const Type& type) {
     if (e.type().dtype != type.dtype) e = cast(e, type.dtype);
     if (e.type().dims == type.dims) return e;
-    if (factors_of(e.type()) != factors_of(type)) {
-      // No op but a store reorders dimensions; a choice between `e` and itself has those of its
-      // condition.
-      const Value yes = e.builder->op(Op::constant, {}, {.number = 1, .dtype = DType::boolean});
-      Dim all;
-      for (const Dim& dim : type.dims) all = all * dim;
-      e = where(spread({e.builder, yes}, all, 0, type.dims), e, e);
-    }
-    return e.type().dims == type.dims ? e : as(e, type.dims);
+    // No op but a store reorders or regroups dimensions; a choice between `e` and itself has those
+    // of its condition.
+    const Value yes = e.builder->op(Op::constant, {}, {.number = 1, .dtype = DType::boolean});
+    Dim all;
+    for (const Dim& dim : type.dims) all = all * dim;
+    return where(spread({e.builder, yes}, all, 0, type.dims), e, e);
   }
 
   const Schedule& schedule_;
