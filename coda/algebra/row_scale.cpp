@@ -171,15 +171,19 @@ class RowScale {
     }
   }
 
+  Expr has_elements(const Dim& axis) {
+    const Expr zero = build_.constant(0);
+    const Expr size{zero.builder, zero.builder->op(Op::size, {}, {.axis = axis})};
+    return map(Op::gt, size, zero);
+  }
+
   // NOTE: a row of no elements has a statistic of 0/0. Inside the operand that scaled nothing;
   // after the product, whose elements are 0, it must not be seen.
   Expr scaled(Expr e, const Term& by, const Dim& axis) {
     for (const Term::Part& part : by.parts) {
       Expr scale = build_(part.value);
       if (!is_op(program_, part.value, Op::constant)) {
-        const Expr size{e.builder, e.builder->op(Op::size, {}, {.axis = axis})};
-        scale = where(map(Op::gt, size, build_.constant(0)), scale,
-                      build_.constant(part.inverse ? 1 : 0));
+        scale = where(has_elements(axis), scale, build_.constant(part.inverse ? 1 : 0));
       }
       e = part.inverse ? e / scale : e * scale;
     }
@@ -215,7 +219,7 @@ class RowScale {
                                            : map(Op::detach, mean);
       if (near) {
         p = p - *near;
-        offset = mean - *near;
+        offset = where(has_elements(axis), mean - *near, build_.constant(0));
       } else {
         note(node.args[side], "no mean is known that is near its own");
         return std::nullopt;

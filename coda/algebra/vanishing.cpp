@@ -8,6 +8,13 @@ namespace coda {
 
 Program vanishing(const Program& program, Situation&) {
   const auto is_zero = [&](Value v) {
+    if (is_op(program, v, Op::where)) {  // or 0, where rows are empty
+      const std::vector<Value>& choice = program.node(v).args;
+      if (!is_op(program, choice[2], Op::constant) || program.node(choice[2]).attr.number != 0) {
+        return false;
+      }
+      v = choice[1];
+    }
     if (!is_op(program, v, Op::sub)) return false;
     const Node& node = program.node(v);
     return is_op(program, node.args[1], Op::detach) &&

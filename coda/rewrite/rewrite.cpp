@@ -84,17 +84,15 @@ std::vector<std::string> chunkable(const Program& joint, const std::set<Value>& 
   return dims;
 }
 
-// Adds the steps of a part. What they pass on to each other gets names that no other part uses.
-void append(Schedule& whole, Schedule part, int loop) {
-  std::set<std::string> taken;
-  for (const Step& step : whole.steps) taken.insert(step.outputs.begin(), step.outputs.end());
+// Adds the steps of a part. What they pass on to each other gets names that are not `taken`.
+void append(Schedule& whole, Schedule part, int loop, std::set<std::string>& taken) {
   std::map<std::string, std::string> renamed;
   const auto is_passed_on = [&](const std::string& name) {
     return std::ranges::none_of(part.results, [&](const Result& r) { return r.name == name; });
   };
   for (const Step& step : part.steps) {
     for (const std::string& name : step.outputs) {
-      if (!is_passed_on(name) || !taken.contains(name)) continue;
+      if (!is_passed_on(name) || taken.insert(name).second) continue;
       std::string& fresh = renamed[name];
       for (int k = 1; fresh.empty() || taken.contains(fresh); ++k) {
         fresh = name + "_" + std::to_string(k);
@@ -136,11 +134,16 @@ std::optional<Partition> cut_in_chunks(const Program& block, const std::string& 
   whole.schedule.params = {block.params().begin(), block.params().end()};
   whole.schedule.results = {block.results().begin(), block.results().end()};
   whole.schedule.loops.push_back({dim, size, chunked->first});
+  std::set<std::string> taken;
+  for (const Program* part : {&chunked->before, &chunked->body, &chunked->after}) {
+    for (const Param& param : part->params()) taken.insert(param.name);
+    for (const Result& result : part->results()) taken.insert(result.name);
+  }
   if (!chunked->before.results().empty())
-    append(whole.schedule, partition(chunked->before).schedule, -1);
-  append(whole.schedule, std::move(body.schedule), 0);
+    append(whole.schedule, partition(chunked->before).schedule, -1, taken);
+  append(whole.schedule, std::move(body.schedule), 0, taken);
   if (!chunked->after.results().empty())
-    append(whole.schedule, partition(chunked->after).schedule, -1);
+    append(whole.schedule, partition(chunked->after).schedule, -1, taken);
   whole.placements.assign(block.nodes().size(), {-1, "in chunks of `" + dim + "`"});
   return whole;
 }
