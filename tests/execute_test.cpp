@@ -181,5 +181,118 @@ TEST(Executable, TimesEachStepAndAddsUp) {
   EXPECT_EQ(timings[3].step, "added");
 }
 
+// In chunks of N: t = 2 x of the chunk; y = 10 t; s += the sum of t over the chunk.
+Schedule looped(std::int64_t size) {
+  const auto add_up = [] {
+    Builder b("add_up", Program::Kind::program);
+    const Expr t{&b, b.param("t", matrix("N", "M"))};
+    b.result("s", {DType::f32, {dim_of("M")}}, reduce(Op::sum, t, dim_of("N")).value,
+             Store::accumulate);
+    return std::move(b).finish();
+  };
+  const auto times = [](double factor) {
+    Builder b("times", Program::Kind::program);
+    const Expr x{&b, b.param("x", matrix("N", "M"))};
+    b.result("y", matrix("N", "M"), (x * factor).value);
+    return std::move(b).finish();
+  };
+  Schedule s;
+  s.name = "looped";
+  s.params = {{"x", matrix("N", "M")}};
+  s.results = {{"y", matrix("N", "M"), {}}, {"s", {DType::f32, {dim_of("M")}}, {}}};
+  s.loops = {{"N", size, ""}};
+  s.steps = {
+      {times(2), {"x"}, {"t"}, 0}, {times(10), {"t"}, {"y"}, 0}, {add_up(), {"t"}, {"s"}, 0}};
+  return s;
+}
+
+// Columns of a matrix that has more: rows are not dense.
+Tensor columns(const Matrix& m, std::int64_t first, std::int64_t count) {
+  Tensor view = m.tensor();
+  view.data = static_cast<float*>(view.data) + first;
+  view.shape[1] = count;
+  return view;
+}
+
+TEST(Executable, RunsLoopsChunkByChunk) {
+  for (const std::int64_t n : {0, 1, 3, 4, 5, 8, 9}) {
+    SCOPED_TRACE(n);
+    const Executable executable(looped(4), *reference::backend(), {{"M", 2}, {"N", n}});
+    const Matrix x(n, 4, 1), y(n, 4, -1), s(2, 2, -1);
+    Tensor sums = columns(s, 0, 1);
+    sums.shape = {2};
+    sums.strides = {2};
+    run(executable, {columns(x, 1, 2)}, {columns(y, 1, 2), sums});
+    for (std::int64_t m = 0; m < 2; ++m) {
+      float sum = 0;
+      for (std::int64_t i = 0; i < n; ++i) {
+        EXPECT_EQ(y[4 * i + 1 + m], 20 * x[4 * i + 1 + m]);
+        sum += 2 * x[4 * i + 1 + m];
+      }
+      EXPECT_EQ(s[2 * m], sum);                            // 0 where there is no chunk
+      EXPECT_EQ(s[2 * m + 1], static_cast<float>(2 * m));  // no gap is touched
+    }
+    for (std::int64_t i = 0; i < n; ++i) EXPECT_EQ(y[4 * i], static_cast<float>(4 * i - 1));
+  }
+}
+
+TEST(Executable, AddsOverALoopIntoWhatTheCallerGives) {
+  Schedule adding = looped(4);
+  adding.results[1].store = Store::accumulate;
+  const Executable executable(adding, *reference::backend(), {{"M", 1}, {"N", 6}});
+  const Matrix x(6, 1, 1), y(6, 1, 0), s(1, 1, 1000);
+  Tensor sums = s.tensor();
+  sums.shape = {1};
+  sums.strides = {1};
+  run(executable, {x.tensor()}, {y.tensor(), sums});
+  EXPECT_EQ(s[0], 1000 + 2 * 21);
+}
+
+TEST(Executable, CompilesALoopForItsChunkAndForTheRest) {
+  const auto compiled = [](std::int64_t size, std::int64_t n) {
+    const Counting backend;
+    const Executable executable(looped(size), backend, {{"M", 2}, {"N", n}});
+    return backend.compiled;
+  };
+  EXPECT_EQ(compiled(4, 8), 3);
+  EXPECT_EQ(compiled(4, 9), 6);
+  EXPECT_EQ(compiled(4, 3), 3);
+  EXPECT_EQ(compiled(4, 0), 0);
+}
+
+TEST(Executable, KeepsWhatALoopReadsUntilItIsOver) {
+  // a is read by the loop's first step only; what the loop makes later must not lie on it.
+  Schedule s = looped(1);
+  Builder b("copy", Program::Kind::program);
+  const Expr x{&b, b.param("x", matrix("N", "M"))};
+  b.result("y", matrix("N", "M"), (x * 1).value);
+  s.steps.insert(s.steps.begin(), {std::move(b).finish(), {"x"}, {"a"}});
+  s.steps[1].inputs = {"a"};
+  const Executable executable(s, *reference::backend(), {{"M", 2}, {"N", 5}});
+  const Matrix in(5, 2, 1), y(5, 2, 0), sums(1, 2, 0);
+  Tensor row = sums.tensor();
+  row.shape = {2};
+  row.strides = {1};
+  run(executable, {in.tensor()}, {y.tensor(), row});
+  for (std::int64_t i = 0; i < 10; ++i) EXPECT_EQ(y[i], 20 * in[i]);
+  const Executable large(looped(64), *reference::backend(), {{"M", 64}, {"N", 6400}});
+  EXPECT_EQ(large.scratch_bytes(), 64 * 64 * sizeof(float));  // t of one chunk
+}
+
+TEST(Executable, ALoopThatDoesNotFitTogetherIsOurFault) {
+  const auto compile = [](const Schedule& s) {
+    return Executable(s, *reference::backend(), {{"M", 2}, {"N", 5}});
+  };
+  Schedule apart = looped(2);
+  apart.steps[1].loop = -1;
+  EXPECT_THROW(compile(apart), InternalError);
+  Schedule columns = looped(2);
+  columns.loops[0].dim = "M";
+  EXPECT_THROW(compile(columns), InternalError);
+  Schedule once = looped(2);
+  once.steps[2].loop = -1;  // adds into a result that does not accumulate
+  EXPECT_THROW(compile(once), InternalError);
+}
+
 }  // namespace
 }  // namespace coda

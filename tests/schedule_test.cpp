@@ -375,5 +375,28 @@ TEST(Schedules, InChunksHoldOneChunk) {
   EXPECT_LE(kernels, 2 * one + 64);
 }
 
+// What rewriting cuts under a memory budget.
+TEST(Schedules, OfAHeadInChunksComeBackAndCompute) {
+  const Module module = parse(*embedded_program("head.coda"), "head.coda");
+  const Sizes sizes{{"M", 16}, {"D", 8}, {"V", 300}};
+  RewriteOptions options;
+  options.memory = 2048;
+  options.sizes = sizes;
+  const GradOptions gradients{.of = {"loss"}, .wrt = {"h", "gamma", "w"}};
+  const Rewritten made = rewrite(module.find("head"), gradients, options);
+  const Schedule& backward = made.backward->schedule;
+  ASSERT_FALSE(backward.loops.empty()) << print(backward);
+  round_trip({made.forward.schedule, backward});
+  for (const Partition* half : {&made.forward, &*made.backward}) {
+    SCOPED_TRACE(print(half->schedule));
+    const Program whole = inline_schedule(half->schedule);
+    const auto params = random_inputs(whole, sizes, 5);
+    // Both round to bf16, at different places.
+    EXPECT_LT(distance(executed(half->schedule, sizes, views(params)),
+                       reference::evaluate(whole, sizes, views(params), reference::Mode::exact)),
+              2e-2);
+  }
+}
+
 }  // namespace
 }  // namespace coda

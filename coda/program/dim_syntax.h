@@ -20,8 +20,8 @@ Expr expr_of(const Dim& dim);
 void dim_names(const Expr& dim, std::set<std::string>& names);
 // The first place in it that is `name`; nullptr: none.
 const Expr* place_of(const Expr& expr, const std::string& name);
-// The dimensions that exist in an item: those of its types, those that its `as`, split and join name,
-// and those that it names itself.
+// The dimensions that exist in an item: those of its types, those that its `as`, split and join
+// name, and those that it names itself.
 std::set<std::string> dim_names(const Item& item);
 
 }  // namespace coda::ast

@@ -104,8 +104,8 @@ void Parser::fail(const Token& at, std::string message, std::string rule, std::s
   throw Skip();
 }
 
-// A line that begins `name =`, `name +=`, `a, +b =`, `for N in` or `return` is a statement, whatever
-// is open.
+// A line that begins `name =`, `name +=`, `a, +b =`, `for N in` or `return` is a statement,
+// whatever is open.
 bool Parser::begins_statement(std::size_t at) const {
   if (!token_at(at).starts_line) return false;
   if (token_at(at).text == "return") return true;
