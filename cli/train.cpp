@@ -16,8 +16,8 @@
 #include "coda/cpu/cpu.h"
 #include "coda/model/generate.h"
 #include "coda/model/trainer.h"
+#include "coda/rewrite/explain.h"
 #include "coda/rewrite/ledger.h"
-#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 namespace {
@@ -132,20 +132,19 @@ void Session::describe(const Corpus& corpus) {
 
 void Session::show_ledger() {
   const Model& model = trainer_->model();
-  const Training& layer = model.layer();
-  const auto both = [&](auto&& cut) {
-    Ledger sum = ledger(cut(layer.forward), model.sizes());
-    const Ledger backward = ledger(cut(layer.backward), model.sizes());
-    sum.steps.insert(sum.steps.end(), backward.steps.begin(), backward.steps.end());
-    sum.total.bytes_read += backward.total.bytes_read;
-    sum.total.bytes_written += backward.total.bytes_written;
-    sum.total.flops += backward.total.flops;
+  const Report whole = report(model.block(), model.wanted(), model.sizes());
+  const auto both = [&](Ledger Half::* which) {
+    Ledger sum;
+    for (const Half& half : whole.halves) {
+      const Ledger& ledger = half.*which;
+      sum.steps.insert(sum.steps.end(), ledger.steps.begin(), ledger.steps.end());
+      sum.total += ledger.total;
+    }
     return sum;
   };
-  const Ledger fused = both([](const Program& p) { return rewrite(p).forward.schedule; });
-  const Ledger naive = both([](const Program& p) { return unfused(p); });
+  const Ledger fused = both(&Half::fused), naive = both(&Half::unfused);
   std::fprintf(out_,
-               "One layer, forward and backward, for one batch:\n"
+               "The whole model, forward and backward, for one batch:\n"
                "             kernels        read     written       total\n");
   const auto line = [&](const char* name, const Ledger& l) {
     const auto read = static_cast<double>(l.total.bytes_read);

@@ -6,14 +6,15 @@
 #include "coda/program/library.h"
 #include "coda/program/text.h"
 #include "coda/rewrite/ledger.h"
-#include "coda/rewrite/rewrite.h"
 #include "coda/rewrite/retype.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 namespace {
 
 Schedule schedule_of(const Program& program) {
-  return program.kind() == Program::Kind::block ? rewrite(program).forward.schedule : as_schedule(program);
+  return program.kind() == Program::Kind::block ? rewrite(program).forward.schedule
+                                                : as_schedule(program);
 }
 
 }  // namespace
@@ -26,20 +27,28 @@ Program standard_program(std::string_view file, std::string_view name, DType dty
 }
 
 CompiledBlock::CompiledBlock(const Program& program, const Backend& backend, const Sizes& sizes)
-    : program_(program), executable_(schedule_of(program), backend, sizes) {}
+    : CompiledBlock(schedule_of(program), backend, sizes) {}
+
+CompiledBlock::CompiledBlock(const Schedule& schedule, const Backend& backend, const Sizes& sizes)
+    : name_(schedule.name), executable_(schedule, backend, sizes) {
+  for (const Param& param : schedule.params) params_.push_back(param.name);
+  for (const Result& result : schedule.results) results_.push_back(result.name);
+}
 
 void CompiledBlock::run(const TensorMap& tensors, std::span<std::byte> scratch,
                         Timings* timings) const {
-  const auto find = [&](const std::string& name) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) {
-      throw InternalError("no tensor `" + name + "` for " + program_.name());
+  const auto find = [&](const std::vector<std::string>& names) {
+    std::vector<Tensor> found;
+    for (const std::string& name : names) {
+      const auto tensor = tensors.find(name);
+      if (tensor == tensors.end()) {
+        throw InternalError("no tensor `" + name + "` for " + name_);
+      }
+      found.push_back(tensor->second);
     }
-    return found->second;
+    return found;
   };
-  std::vector<Tensor> params, results;
-  for (const Param& param : program_.params()) params.push_back(find(param.name));
-  for (const Result& result : program_.results()) results.push_back(find(result.name));
+  const std::vector<Tensor> params = find(params_), results = find(results_);
   if (timings == nullptr) {
     executable_.run(params, results, scratch);
     return;
@@ -47,12 +56,12 @@ void CompiledBlock::run(const TensorMap& tensors, std::span<std::byte> scratch,
   std::vector<Executable::Timing> steps;
   executable_.run_timed(params, results, scratch, steps);
   for (const Executable::Timing& step : steps) {
-    (*timings)[program_.name() + ": " + step.step] += step.seconds;
+    (*timings)[name_ + ": " + step.step] += step.seconds;
   }
 }
 
-void Workspace::add_results(const Program& program, const Sizes& sizes, TensorMap& into) {
-  for (const Result& result : program.results()) {
+void Workspace::add_results(const Schedule& schedule, const Sizes& sizes, TensorMap& into) {
+  for (const Result& result : schedule.results) {
     if (into.contains(result.name)) continue;
     memory_.emplace_back(result.type.dtype, shape_of(result.type, sizes));
     into.emplace(result.name, memory_.back().tensor());

@@ -25,23 +25,24 @@ class CompiledBlock {
  public:
   // A block is rewritten first, a program is one kernel.
   CompiledBlock(const Program& program, const Backend& backend, const Sizes& sizes);
+  CompiledBlock(const Schedule& schedule, const Backend& backend, const Sizes& sizes);
 
-  const Program& program() const { return program_; }
   std::size_t scratch_bytes() const { return executable_.scratch_bytes(); }
-  // The program's parameters and results are looked up in `tensors`, which may hold others.
+  // Its parameters and results are looked up in `tensors`, which may hold others.
   void run(const TensorMap& tensors, std::span<std::byte> scratch,
            Timings* timings = nullptr) const;
 
  private:
-  Program program_;
+  std::string name_;
+  std::vector<std::string> params_, results_;
   Executable executable_;
 };
 
 // Owned tensors for results of a block, by name.
 class Workspace {
  public:
-  // Every result of `program` that `into` does not name yet.
-  void add_results(const Program& program, const Sizes& sizes, TensorMap& into);
+  // Every result of `schedule` that `into` does not name yet.
+  void add_results(const Schedule& schedule, const Sizes& sizes, TensorMap& into);
 
  private:
   std::vector<OwnedTensor> memory_;

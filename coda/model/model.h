@@ -1,8 +1,8 @@
 // coda/model/model.h: a Llama-style model whose mathematics is all in programs/: loss and
 // gradients.
 //
-// The layer's block is differentiated, rewritten and compiled once, and run for every layer. No
-// formula of the model is here.
+// Embedding, layers and head are one block, differentiated and rewritten as a whole, so that
+// kernels cross the borders of layers. No formula of the model is here.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 #include "coda/model/blocks.h"
 #include "coda/model/corpus.h"
 #include "coda/model/parameters.h"
-#include "coda/rewrite/halves.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 
@@ -47,33 +47,26 @@ class Model {
   // The same, and the gradient of every parameter into gradients().
   double learn(const Batch& batch);
 
-  // One layer's forward and backward, for the ledger.
-  const Training& layer() const { return layer_; }
+  // The whole model as one block, and what it is differentiated by, for the ledger.
+  const Program& block() const { return block_; }
+  const GradOptions& wanted() const { return wanted_; }
   const Sizes& sizes() const { return sizes_; }
   void time_into(Timings* timings) { timings_ = timings; }  // null: no more
 
  private:
-  TensorMap layer_tensors(std::int64_t layer) const;
-  TensorMap head_tensors(const Batch& batch) const;
-  TensorMap embedding_tensors(const Batch& batch) const;
-  void run(const CompiledBlock& block, const TensorMap& tensors);
-
   ModelConfig config_;
   DType dtype_;
   Sizes sizes_;
   ArenaLayout layout_;
   Arena parameters_, gradients_;
   RotaryTables rotary_;
-  Training layer_, head_;
-  CompiledBlock embedding_, embedding_backward_;
-  CompiledBlock layer_forward_, layer_backward_;
-  CompiledBlock head_forward_, head_backward_;
+  Program block_;
+  GradOptions wanted_;
+  Rewritten rewritten_;
+  CompiledBlock forward_, backward_;
 
   Workspace workspace_;
-  std::vector<TensorMap> layer_saved_;  // results of each layer's forward, its output among them
-  TensorMap head_saved_;
-  OwnedTensor input_;        // of the first layer
-  OwnedTensor gradient_[2];  // of the residual stream, before and after a layer
+  TensorMap tensors_;  // of both, by the names of the block
   Scalar eps_, ignore_index_, loss_gradient_;
   Scratch scratch_;
   Timings* timings_ = nullptr;
