@@ -22,7 +22,7 @@ void check_opaque(const Program& program, Report& report) {
   for (std::size_t i = 0; i < program.nodes().size() && call < 0; ++i)
     if (class_of(program.nodes()[i].op) == OpClass::opaque) call = static_cast<int>(i);
   if (std::ranges::any_of(program.nodes(), is_other)) {
-    report.refuse(call, "`" + expression(program, call) + "` stands beside other work",
+    report.refuse(call, "`" + report.text(call) + "` stands beside other work",
                   program.nodes()[static_cast<std::size_t>(call)].args, rule,
                   "make this a block: `coda rewrite` cuts it into programs");
     return;
@@ -49,9 +49,8 @@ const std::vector<Dim>& Checked::row_inner(std::size_t s, Value v) const {
   return row_inner_[s][static_cast<std::size_t>(v.id)];
 }
 
-Checked check(const Program& program) {
+std::optional<Checked> check_into(const Program& program, Report& report) {
   Checked checked;
-  Report report(program);
   checked.program_ = std::make_shared<const Program>(program);
   const auto any = [&](const auto& holds) {
     return std::ranges::any_of(program.nodes(), holds);
@@ -71,13 +70,25 @@ Checked check(const Program& program) {
       drafts = stream_spaces(program, inputs, report);
     }
   }
-  if (!report.empty()) throw ProgramError(report.diagnostics());
+  if (!report.empty()) return std::nullopt;
   for (Draft& draft : drafts) {
     checked.spaces_.push_back(std::move(draft.space));
     checked.roles_.push_back(std::move(draft.roles));
     checked.row_inner_.push_back(std::move(draft.row_inner));
   }
   return checked;
+}
+
+Checked check(const Program& program) {
+  Report report(program);
+  std::optional<Checked> checked = check_into(program, report);
+  if (!checked) throw ProgramError(report.diagnostics());
+  return *std::move(checked);
+}
+
+std::optional<Checked> try_check(const Program& program) {
+  Report report(program, Wording::none);
+  return check_into(program, report);
 }
 
 }  // namespace coda

@@ -53,6 +53,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -107,6 +108,8 @@ struct Space {
   std::vector<int> results;  // indices into results() that this space stores
 };
 
+class Report;
+
 class Checked {
  public:
   const Program& program() const { return *program_; }
@@ -121,7 +124,7 @@ class Checked {
   const std::vector<Dim>& row_inner(std::size_t s, Value v) const;
 
  private:
-  friend Checked check(const Program& program);
+  friend std::optional<Checked> check_into(const Program& program, Report& report);
   std::shared_ptr<const Program> program_;
   KernelKind kind_ = KernelKind::stream;
   std::vector<Space> spaces_;
@@ -131,5 +134,7 @@ class Checked {
 
 // Throws ProgramError with every broken rule: the statement, the types, the rule, the fix.
 Checked check(const Program& program);
+// The same; nullopt instead of the reasons, which takes much less time.
+std::optional<Checked> try_check(const Program& program);
 
 }  // namespace coda

@@ -87,15 +87,15 @@ void assign_rows(const Program& program, const Part& part, const EqualExtents& e
   if (index.conflict()) {
     const Value value = *index.conflict();
     draft.report.refuse(program.value(value).node,
-                        "the rows of `" + expression(program, value) + "` run in two orders",
-                        {value}, rule, fix);
+                        "the rows of `" + draft.report.text(value) + "` run in two orders", {value},
+                        rule, fix);
     return;
   }
   each_row([&](Value value, std::size_t f, const Factor& factor) {
     const std::optional<Dim>& inner = index.inner(value, f);
     if (!inner) {
       draft.report.refuse(program.value(value).node,
-                          "`" + factor.text() + "` of `" + expression(program, value) +
+                          "`" + factor.text() + "` of `" + draft.report.text(value) +
                               "` is along the rows, but nothing says where",
                           {value}, rule, fix);
       return;
@@ -105,7 +105,7 @@ void assign_rows(const Program& program, const Part& part, const EqualExtents& e
       if (g >= f || !index.inner(value, g) || !extents.equal(*index.inner(value, g), *inner))
         continue;
       draft.report.refuse(program.value(value).node,
-                          "`" + expression(program, value) + "` has both " +
+                          "`" + draft.report.text(value) + "` has both " +
                               factors_of(program.type(value))[g].text() + " and " + factor.text() +
                               " along the rows",
                           {value}, "a value is of single rows or of blocks of rows, not both",

@@ -18,7 +18,8 @@ namespace coda {
 
 // A space with the roles of every value that it evaluates; valid where the report is empty.
 struct Draft {
-  explicit Draft(const Program& program) : report(program) {}
+  explicit Draft(const Program& program, Wording wording = Wording::full)
+      : report(program, wording) {}
   Space space;
   std::vector<std::vector<Role>> roles;     // [value][factor]; empty: not of this space
   std::vector<std::vector<Dim>> row_inner;  // the same
@@ -66,9 +67,9 @@ bool has_all_rows(const Program& program, const Draft& draft, const EqualExtents
 
 // A gemm space: the tile of some accumulators and all that `results` compute from it.
 Draft tile_space(const Program& program, std::span<const char> inputs, const Products& products,
-                 std::span<const int> members, std::span<const int> results);
+                 std::span<const int> members, std::span<const int> results, Wording wording);
 // A stream's space, for some results.
 Draft stream_space(const Program& program, std::span<const char> inputs,
-                   std::span<const int> results);
+                   std::span<const int> results, Wording wording);
 
 }  // namespace coda

@@ -28,7 +28,8 @@ bool has_any(const Program& program, Value value, const Dim& axis) {
 }
 
 // What to write instead of a product of a computed operand.
-std::string operand_fix(const Program& program, const Node& product, std::size_t side) {
+std::string operand_fix(const Program& program, const Node& product, std::size_t side,
+                        const Report& report) {
   const Value operand = product.args[side], other = product.args[1 - side];
   const Node& node = program.node(operand);
   const std::string store = "store it in an earlier program";
@@ -36,11 +37,10 @@ std::string operand_fix(const Program& program, const Node& product, std::size_t
   for (std::size_t s : {0, 1}) {
     const Value scale = node.args[s], rest = node.args[1 - s];
     if (has_any(program, scale, product.attr.axis) || (node.op == Op::div && s == 0)) continue;
-    const std::string a = expression(program, rest), b = expression(program, other);
+    const std::string a = report.text(rest), b = report.text(other);
     const std::string inner = side == 0 ? a + " @ " + b : b + " @ " + a;
-    const std::string scaled = node.op == Op::mul
-                                   ? expression(program, scale) + " * (" + inner + ")"
-                                   : "(" + inner + ") / " + expression(program, scale);
+    const std::string scaled = node.op == Op::mul ? report.text(scale) + " * (" + inner + ")"
+                                                  : "(" + inner + ") / " + report.text(scale);
     return "write `" + scaled + "`: a row scale commutes with the product; or " + store;
   }
   return store;
@@ -51,8 +51,9 @@ void refuse_operand(const Program& program, int index, std::size_t side, Report&
   const Value operand = node.args[side];
   report.refuse(index,
                 "the " + std::string(side == 0 ? "left" : "right") + " operand of the product, `" +
-                    expression(program, operand) + "`, is computed in this program",
-                {node.args[0], node.args[1]}, kOperandRule, operand_fix(program, node, side));
+                    report.text(operand) + "`, is computed in this program",
+                {node.args[0], node.args[1]}, kOperandRule,
+                operand_fix(program, node, side, report));
 }
 
 std::vector<Dim> free_dims(const Type& type, const Dim& contracted) {

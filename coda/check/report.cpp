@@ -10,6 +10,10 @@ namespace coda {
 
 void Report::refuse(int node, std::string message, const std::vector<Value>& values,
                     std::string rule, std::string fix) {
+  if (wording_ == Wording::none) {
+    diagnostics_.resize(1);
+    return;
+  }
   Diagnostic diagnostic;
   diagnostic.where = program_->where();
   if (node >= 0) {
@@ -26,6 +30,14 @@ void Report::refuse(int node, std::string message, const std::vector<Value>& val
   for (const Diagnostic& known : diagnostics_)
     if (known.message == diagnostic.message && known.statement == diagnostic.statement) return;
   diagnostics_.push_back(std::move(diagnostic));
+}
+
+std::string Report::text(int node) const {
+  return wording_ == Wording::none ? "" : expression(*program_, node);
+}
+
+std::string Report::text(Value value) const {
+  return wording_ == Wording::none ? "" : expression(*program_, value);
 }
 
 void Report::add(const Report& other) {

@@ -1,6 +1,7 @@
 // coda/check/report.h: the mistakes of one program, each with its statement.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,9 +9,18 @@
 
 namespace coda {
 
+// Whether a report is for people, or only says that there are mistakes.
+enum class Wording : std::uint8_t { full, none };
+
 class Report {
  public:
-  explicit Report(const Program& program) : program_(&program) {}
+  explicit Report(const Program& program, Wording wording = Wording::full)
+      : program_(&program), wording_(wording) {}
+
+  Wording wording() const { return wording_; }
+  // expression(), for messages; empty where there are none.
+  std::string text(int node) const;
+  std::string text(Value value) const;
 
   // A mistake in statement `node` (-1: in the program as a whole) that concerns `values`, whose
   // types it shows.
@@ -22,6 +32,7 @@ class Report {
 
  private:
   const Program* program_;
+  Wording wording_;
   std::vector<Diagnostic> diagnostics_;
 };
 

@@ -3,6 +3,7 @@
 #include "coda/check/spaces.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace coda {
 namespace {
@@ -100,8 +101,8 @@ void require_related(const Program& program, const Products& products,
       return products.all[static_cast<std::size_t>(groups[of][0])].accumulator.value;
     };
     report.refuse(program.value(first(g)).node,
-                  "`" + expression(program, first(g)) + "` has no operand in common with `" +
-                      expression(program, first(0)) + "`",
+                  "`" + report.text(first(g)) + "` has no operand in common with `" +
+                      report.text(first(0)) + "`",
                   {first(g), first(0)},
                   "products side by side share an operand, contracted over the same dimensions",
                   "write two programs");
@@ -146,7 +147,8 @@ std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inp
   for (std::size_t g = 0; g < groups.size(); ++g) {
     // What only reaches operands of other products broke rule 1, and that was said.
     if (results[g].empty()) continue;
-    drafts.push_back(tile_space(program, inputs, products, groups[g], results[g]));
+    drafts.push_back(
+        tile_space(program, inputs, products, groups[g], results[g], report.wording()));
     report.add(drafts.back().report);
   }
   if (!report.empty()) return drafts;
@@ -163,7 +165,7 @@ std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inp
         if (has != needed) continue;
         std::vector<int> with = results[g];
         with.push_back(r);
-        Draft draft = tile_space(program, inputs, products, groups[g], with);
+        Draft draft = tile_space(program, inputs, products, groups[g], with, report.wording());
         placed = draft.report.empty();
         if (!why) why = draft.report;
         if (!placed) continue;
@@ -178,9 +180,18 @@ std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inp
 std::vector<Draft> stream_spaces(const Program& program, std::span<const char> inputs,
                                  Report& report) {
   std::vector<Draft> drafts;
+  if (program.results().size() > 1) {  // most programs are one space
+    std::vector<int> all(program.results().size());
+    std::iota(all.begin(), all.end(), 0);
+    Draft draft = stream_space(program, inputs, all, Wording::none);
+    if (draft.report.empty() && !draft.space.rows.empty()) {
+      drafts.push_back(std::move(draft));
+      return drafts;
+    }
+  }
   for (std::size_t r = 0; r < program.results().size(); ++r) {
     const int index = static_cast<int>(r);
-    Draft alone = stream_space(program, inputs, std::span(&index, 1));
+    Draft alone = stream_space(program, inputs, std::span(&index, 1), report.wording());
     if (!alone.report.empty()) {
       report.add(alone.report);
       continue;
@@ -190,7 +201,7 @@ std::vector<Draft> stream_spaces(const Program& program, std::span<const char> i
       if (frame(draft) != frame(alone) && !shares_work(program, inputs, draft, alone)) continue;
       std::vector<int> with = draft.space.results;
       with.push_back(index);
-      Draft both = stream_space(program, inputs, with);
+      Draft both = stream_space(program, inputs, with, report.wording());
       if (!both.report.empty() || both.space.rows.empty() != draft.space.rows.empty()) continue;
       draft = std::move(both);
       merged = true;

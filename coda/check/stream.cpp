@@ -18,7 +18,7 @@ const char* const kStreamRule =
 class Stream {
  public:
   Stream(const Program& program, std::span<const char> inputs, std::span<const int> results,
-         bool split_vectors)
+         bool split_vectors, Wording wording)
       : program_(program),
         inputs_(inputs),
         split_vectors_(split_vectors),
@@ -26,7 +26,7 @@ class Stream {
         part_(
             program, results, [](Value) { return false; }, untied_),
         extents_(program, part_.nodes()),
-        draft_(program) {
+        draft_(program, wording) {
     draft_.space.nodes = part_.nodes();
     draft_.space.results.assign(results.begin(), results.end());
   }
@@ -51,7 +51,7 @@ class Stream {
   const Type& type(Value value) const { return program_.type(value); }
   bool is_input(Value value) const { return inputs_[static_cast<std::size_t>(value.id)]; }
   Value stored(int r) const { return program_.results()[static_cast<std::size_t>(r)].value; }
-  std::string text(int i) const { return expression(program_, i); }
+  std::string text(int i) const { return draft_.report.text(i); }
 
   std::set<int> find_untied() const;
   bool joins_rows(int i) const;
@@ -61,6 +61,7 @@ class Stream {
   void refuse_crossing(int i);
   std::size_t row_count(Value value);
   void choose_rows();
+  void name_rows(Value value, Value spelled, std::map<std::size_t, Role>& roles);
   void assign();
   void check_node(int i);
   void check_result(int r);
@@ -206,6 +207,15 @@ void Stream::choose_rows() {
   }
 }
 
+void Stream::name_rows(Value value, Value spelled, std::map<std::size_t, Role>& roles) {
+  const std::vector<Factor> factors = factors_of(type(value)), rows = factors_of(type(spelled));
+  if (rows_ == 0 || factors.size() < rows_) return;
+  for (std::size_t f = 0; f < rows_; ++f)
+    if (factors[f] != rows[f] || crossed_.contains(part_.places().set_of(value, f))) return;
+  for (std::size_t f = 0; f < rows_; ++f)
+    roles.try_emplace(part_.places().set_of(value, f), Role::row);
+}
+
 void Stream::assign() {
   std::map<std::size_t, Role> roles;
   Value spelled = stored(draft_.space.results[0]);
@@ -213,6 +223,9 @@ void Stream::assign() {
     if (factor_count(program_, stored(r)) > factor_count(program_, spelled)) spelled = stored(r);
   if (main_) spelled = *main_;
   for (std::size_t f = 0; f < rows_; ++f) roles[part_.places().set_of(spelled, f)] = Role::row;
+  // What no node links to them has the same rows where its outermost factors are the same.
+  for (Value value : candidates_) name_rows(value, spelled, roles);
+  for (int r : draft_.space.results) name_rows(stored(r), spelled, roles);
   std::size_t at = 0;
   for (const Dim& dim : type(spelled).dims) {
     Dim row, column;
@@ -230,8 +243,8 @@ void Stream::assign() {
   for (const auto& [set, value] : required_) {
     if (roles.contains(set) && roles.at(set) == Role::row) continue;
     draft_.report.refuse(program_.value(value).node,
-                         "`" + expression(program_, value) + "` and `" +
-                             expression(program_, spelled) + "` have no rows in common",
+                         "`" + draft_.report.text(value) + "` and `" + draft_.report.text(spelled) +
+                             "` have no rows in common",
                          {value, spelled}, "all of a streaming kernel runs along the same rows",
                          "write two programs");
   }
@@ -283,12 +296,12 @@ void Stream::check_result(int r) {
 }  // namespace
 
 Draft stream_space(const Program& program, std::span<const char> inputs,
-                   std::span<const int> results) {
+                   std::span<const int> results, Wording wording) {
   // A reduction inside a vector of heads has the heads for rows, where nothing else says what rows
   // are.
-  Draft draft = Stream(program, inputs, results, false).run();
+  Draft draft = Stream(program, inputs, results, false, wording).run();
   if (!draft.report.empty() || !draft.space.rows.empty()) return draft;
-  Draft heads = Stream(program, inputs, results, true).run();
+  Draft heads = Stream(program, inputs, results, true, wording).run();
   return heads.report.empty() ? std::move(heads) : std::move(draft);
 }
 

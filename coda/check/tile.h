@@ -27,7 +27,7 @@ inline constexpr const char* kStore = "store what it reads here and compute it i
 class Tile {
  public:
   Tile(const Program& program, std::span<const char> inputs, const Products& products,
-       std::span<const int> members, std::span<const int> results);
+       std::span<const int> members, std::span<const int> results, Wording wording);
   Draft run();
 
  private:
@@ -36,8 +36,8 @@ class Tile {
   bool is_input(Value value) const { return inputs_[static_cast<std::size_t>(value.id)]; }
   int& frame(Value value) { return frame_[static_cast<std::size_t>(value.id)]; }
   char& picked(Value value) { return picked_[static_cast<std::size_t>(value.id)]; }
-  std::string text(int i) const { return expression(program_, i); }
-  std::string text(Value value) const { return expression(program_, value); }
+  std::string text(int i) const { return draft_.report.text(i); }
+  std::string text(Value value) const { return draft_.report.text(value); }
 
   void refuse(int i, std::string message, std::string fix = kStore, std::string rule = kTileRule);
 

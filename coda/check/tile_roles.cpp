@@ -8,14 +8,14 @@
 namespace coda {
 
 Tile::Tile(const Program& program, std::span<const char> inputs, const Products& products,
-           std::span<const int> members, std::span<const int> results)
+           std::span<const int> members, std::span<const int> results, Wording wording)
     : program_(program),
       inputs_(inputs),
       part_(
           program, results,
           [&](Value value) { return products.of_value[static_cast<std::size_t>(value.id)] >= 0; }),
       extents_(program, part_.nodes()),
-      draft_(program),
+      draft_(program, wording),
       frame_(program.values().size()),
       tile_(program.values().size()),
       picked_(program.values().size()),
@@ -209,8 +209,8 @@ void Tile::mark_leading() {
 }
 
 Draft tile_space(const Program& program, std::span<const char> inputs, const Products& products,
-                 std::span<const int> members, std::span<const int> results) {
-  return Tile(program, inputs, products, members, results).run();
+                 std::span<const int> members, std::span<const int> results, Wording wording) {
+  return Tile(program, inputs, products, members, results, wording).run();
 }
 
 }  // namespace coda

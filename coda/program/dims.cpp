@@ -5,7 +5,10 @@
 #include "coda/program/dims.h"
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <numeric>
+#include <unordered_map>
 
 #include "coda/core/error.h"
 
@@ -46,13 +49,23 @@ bool Dim::operator==(const Dim& other) const {
   return factors == other.factors;
 }
 
+// One Data for each kind and text.
+Factor Factor::shared(Data&& data) {
+  static auto& mutex = *new std::mutex;
+  static auto& known = *new std::unordered_map<std::string, std::unique_ptr<const Data>>;
+  const std::string key = static_cast<char>('0' + static_cast<int>(data.kind)) + data.text;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<const Data>& entry = known[key];
+  if (!entry) entry = std::make_unique<const Data>(std::move(data));
+  return Factor(entry.get());
+}
+
 Factor Factor::name(std::string name) {
-  return Factor(std::make_shared<Data>(Data{.kind = Kind::name, .text = std::move(name)}));
+  return shared(Data{.kind = Kind::name, .text = std::move(name)});
 }
 
 Factor Factor::number(std::int64_t number) {
-  return Factor(std::make_shared<Data>(
-      Data{.kind = Kind::number, .text = std::to_string(number), .number = number}));
+  return shared(Data{.kind = Kind::number, .text = std::to_string(number), .number = number});
 }
 
 Factor Factor::sum(std::vector<Term> terms) {
@@ -72,24 +85,23 @@ Factor Factor::sum(std::vector<Term> terms) {
     const char* joint = text.empty() ? (term.sign < 0 ? "-" : "") : (term.sign < 0 ? " - " : " + ");
     text += joint + term.dim.text();
   }
-  return Factor(std::make_shared<Data>(
-      Data{.kind = Kind::sum, .text = std::move(text), .terms = std::move(flat)}));
+  return shared(Data{.kind = Kind::sum, .text = std::move(text), .terms = std::move(flat)});
 }
 
 Factor Factor::quotient(Dim dim, std::int64_t divisor) {
   const bool simple = dim.factors.size() == 1 && !is_compound(dim.factors[0]);
   std::string text = simple ? dim.text() : bracketed(dim.text());
   text += "/" + std::to_string(divisor);
-  return Factor(std::make_shared<Data>(Data{
-      .kind = Kind::quotient, .text = std::move(text), .number = divisor, .dim = std::move(dim)}));
+  return shared(Data{
+      .kind = Kind::quotient, .text = std::move(text), .number = divisor, .dim = std::move(dim)});
 }
 
 Factor Factor::blocks(Dim dim, std::int64_t block) {
   std::string text = "blocks(" + dim.text();
   if (block != 64) text += ", " + std::to_string(block);
   text += ")";
-  return Factor(std::make_shared<Data>(
-      Data{.kind = Kind::blocks, .text = std::move(text), .number = block, .dim = std::move(dim)}));
+  return shared(
+      Data{.kind = Kind::blocks, .text = std::move(text), .number = block, .dim = std::move(dim)});
 }
 
 Factor::Kind Factor::kind() const {

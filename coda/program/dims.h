@@ -2,14 +2,14 @@
 // on one storage axis.
 //
 // Both are immutable values compared by their canonical text: two axes align if and only if they
-// are written the same. `E/2`, `E - R`, `blocks(N)` and the literal `2` are axes of their own, with
+// are written the same. What a text says is kept once, for good, so that copies and comparisons
+// cost next to nothing. `E/2`, `E - R`, `blocks(N)` and the literal `2` are axes of their own, with
 // a size that follows from other names.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -57,13 +57,16 @@ class Factor {
   const Dim& dim() const;       // quotient, blocks: what is divided
   const std::vector<Term>& terms() const;
 
-  bool operator==(const Factor& other) const { return text() == other.text(); }
+  bool operator==(const Factor& other) const {
+    return data_ == other.data_ || text() == other.text();
+  }
   std::strong_ordering operator<=>(const Factor& other) const { return text() <=> other.text(); }
 
  private:
   struct Data;
-  explicit Factor(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
-  std::shared_ptr<const Data> data_;
+  explicit Factor(const Data* data) : data_(data) {}
+  static Factor shared(Data&& data);
+  const Data* data_;
 };
 
 Dim dim_of(Factor factor);

@@ -209,6 +209,12 @@ std::vector<Part> Kernels::parts(std::vector<int>& numbers) const {
     parts.push_back(std::move(part));
     numbers.push_back(k);
   }
+  for (std::size_t p = 0; p < work().params().size(); ++p) {  // results that are parameters
+    const Value v{static_cast<std::int32_t>(p)};
+    if (!is_result(v)) continue;
+    parts.push_back({.reads = {v}, .results = {v}});
+    numbers.push_back(kNone);
+  }
   return parts;
 }
 

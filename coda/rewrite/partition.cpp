@@ -9,6 +9,9 @@
 #include <algorithm>
 #include <map>
 
+#include "coda/rewrite/arrange.h"
+#include "coda/rewrite/cost.h"
+#include "coda/rewrite/improve.h"
 #include "coda/rewrite/kernels.h"
 #include "coda/rewrite/lazy.h"
 #include "coda/rewrite/sink.h"
@@ -33,8 +36,12 @@ bool stands_alone(Op op) {
 
 class Placer {
  public:
-  explicit Placer(const Program& block)
-      : block_(block), kernels_(block), inner_(block.nodes().size()), reasons_(inner_.size()) {
+  Placer(const Program& block, const Sizes& sizes)
+      : block_(block),
+        sizes_(sizes),
+        kernels_(block),
+        inner_(block.nodes().size()),
+        reasons_(inner_.size()) {
     find_accumulators();
   }
 
@@ -57,34 +64,58 @@ class Placer {
   }
 
  private:
+  // The greedy cut, improved, as steps.
   Partition finish() {
     std::vector<int> numbers, order;
-    const std::vector<Part> parts = kernels_.parts(numbers);
+    std::vector<Part> greedy = kernels_.parts(numbers);
+    const Costs costs(kernels_, sizes_);
+    const Improved improved = improve(kernels_, kernels_.verdicts(), costs, std::move(greedy));
+    const std::vector<Part>& parts = improved.parts;
     Partition partition{
         .block = block_, .schedule = kernels_.schedule(parts, order), .placements = {}};
-    std::vector<int> steps(block_.nodes().size(), -1);
+    std::vector<int> step_of(parts.size());
+    for (std::size_t s = 0; s < order.size(); ++s) {
+      step_of[static_cast<std::size_t>(order[s])] = static_cast<int>(s);
+    }
     std::vector<int> of_kernels(static_cast<std::size_t>(kernels_.count()), -1);
-    for (std::size_t step = 0; step < order.size(); ++step) {
-      const auto p = static_cast<std::size_t>(order[step]);
-      of_kernels[static_cast<std::size_t>(numbers[p])] = static_cast<int>(step);
-      for (const int n : parts[p].nodes) {
-        int& first = steps[static_cast<std::size_t>(kernels_.origin(n))];
-        if (first < 0) first = static_cast<int>(step);
-      }
+    for (std::size_t p = 0; p < numbers.size(); ++p) {
+      const int now = improved.now_in[p];
+      if (now < 0 || numbers[p] == kNone) continue;
+      of_kernels[static_cast<std::size_t>(numbers[p])] = step_of[static_cast<std::size_t>(now)];
     }
-    for (std::size_t step = order.size(); step-- > 0;) {  // who stores it comes first
-      const Part& part = parts[static_cast<std::size_t>(order[step])];
-      for (const auto* stores : {&part.results, &part.crossing}) {
-        for (const Value v : *stores) {
-          const int n = kernels_.producer(v);
-          steps[static_cast<std::size_t>(kernels_.origin(n))] = static_cast<int>(step);
-        }
-      }
+    for (const Improved::Change& change : improved.changes) {
+      std::set<int> origins;
+      for (const int n : change.nodes) origins.insert(kernels_.origin(n));
+      for (const int n : origins) reason(n) += "; " + change.what;
     }
+    const std::vector<int> steps = steps_of_nodes(parts, step_of);
     for (std::size_t n = 0; n < steps.size(); ++n) {
       partition.placements.push_back({steps[n], name_kernels(reasons_[n], of_kernels)});
     }
     return partition;
+  }
+
+  // The step that stores what a node makes, else the first that computes it; -1: none does.
+  std::vector<int> steps_of_nodes(const std::vector<Part>& parts,
+                                  const std::vector<int>& step_of) const {
+    std::vector<int> steps(block_.nodes().size(), -1);
+    std::vector<bool> stored(steps.size());
+    const auto place = [&](int n, int step, bool stores) {
+      const auto at = static_cast<std::size_t>(kernels_.origin(n));
+      if (stored[at] && !stores) return;
+      if (steps[at] >= 0 && stored[at] == stores && steps[at] <= step) return;
+      steps[at] = step;
+      stored[at] = stores;
+    };
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      for (const int n : parts[p].nodes) place(n, step_of[p], false);
+      for (const auto* stores : {&parts[p].results, &parts[p].crossing}) {
+        for (const Value v : *stores) {
+          if (!kernels_.work().is_param(v)) place(kernels_.producer(v), step_of[p], true);
+        }
+      }
+    }
+    return steps;
   }
 
   const Node& block_node(int n) const { return block_.nodes()[static_cast<std::size_t>(n)]; }
@@ -430,6 +461,7 @@ class Placer {
   }
 
   const Program& block_;
+  const Sizes& sizes_;
   Kernels kernels_;
   std::map<Value, std::vector<int>> as_operand_;  // the gemms whose products read it
   std::set<int> terms_;                           // products, and adds that sum nothing else
@@ -439,8 +471,9 @@ class Placer {
 
 }  // namespace
 
-Partition partition(const Program& block) {
-  return Placer(block).run();
+Partition partition(const Program& block, const Sizes& sizes) {
+  const Program arranged = arrange(block);
+  return Placer(arranged, sizes).run();
 }
 
 }  // namespace coda

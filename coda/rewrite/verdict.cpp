@@ -3,7 +3,7 @@
 
 #include <cctype>
 
-#include "coda/check/check.h"
+#include "coda/check/graph.h"
 
 namespace coda {
 namespace {
@@ -35,6 +35,25 @@ std::string renamed(const std::string& text, const std::vector<std::string>& fro
     i = end;
   }
   return result;
+}
+
+// The parameters that `v` is computed from and that have the axis.
+std::set<std::int32_t> inputs_behind(const Program& program, Value v, const Dim& axis) {
+  std::set<std::int32_t> inputs;
+  std::vector<Value> todo{v};
+  std::set<std::int32_t> seen;
+  while (!todo.empty()) {
+    const Value next = todo.back();
+    todo.pop_back();
+    if (!seen.insert(next.id).second || find_axis(program, next, axis).count == 0) continue;
+    if (program.is_param(next)) {
+      inputs.insert(next.id);
+    } else {
+      const std::vector<Value>& args = program.node(next).args;
+      todo.insert(todo.end(), args.begin(), args.end());
+    }
+  }
+  return inputs;
 }
 
 }  // namespace
@@ -120,28 +139,98 @@ std::vector<std::string> Verdicts::names(const Part& part) {
   return names;
 }
 
+// Stream: inputs that several spaces read. Gemm: what is summed along factors that no tile has.
+std::vector<std::pair<int, bool>> Verdicts::find_again(const Part& part, const Checked& checked) {
+  std::vector<std::pair<int, bool>> again;
+  const Program& program = checked.program();
+  const auto read = [&](Value param) {  // by local number
+    return local(part.reads[static_cast<std::size_t>(param.id)]);
+  };
+  std::vector<int> times(program.params().size());
+  for (std::size_t s = 0; s < checked.spaces().size(); ++s) {
+    std::set<std::int32_t> seen;
+    for (const int n : checked.spaces()[s].nodes) {
+      const Node& node = program.nodes()[static_cast<std::size_t>(n)];
+      for (const Value v : node.args) {
+        if (program.is_param(v)) seen.insert(v.id);
+      }
+      if (checked.kind() != KernelKind::gemm || class_of(node.op) != OpClass::reduce) continue;
+      const auto blocks = [](const Factor& factor) {
+        return factor.kind() == Factor::Kind::blocks;
+      };
+      const FactorRange axis = find_axis(program, node.args[0], node.attr.axis);
+      if (axis.count == 0 || std::ranges::all_of(node.attr.axis.factors, blocks)) continue;
+      if (checked.roles(s, node.args[0])[axis.first] != Role::local) continue;
+      for (const std::int32_t input : inputs_behind(program, node.args[0], node.attr.axis)) {
+        again.emplace_back(read({input}), true);
+      }
+    }
+    for (const std::int32_t v : seen) ++times[static_cast<std::size_t>(v)];
+  }
+  if (checked.kind() != KernelKind::stream) return again;
+  for (std::size_t p = 0; p < times.size(); ++p) {
+    for (int t = 1; t < times[p]; ++t) {
+      again.emplace_back(read({static_cast<std::int32_t>(p)}), false);
+    }
+  }
+  return again;
+}
+
+std::vector<Again> Verdicts::again(const Part& part) {
+  std::vector<Again> again;
+  for (const auto& [number, whole_rows] : of(part).again) {
+    again.push_back({values_[static_cast<std::size_t>(number)], whole_rows});
+  }
+  return again;
+}
+
 const Verdicts::Verdict& Verdicts::of(const Part& part) {
   make_key(part);
   const auto known = verdicts_.find(key_);
   if (known != verdicts_.end()) return known->second;
   Verdict verdict;
-  if (part.nodes.size() > kLargest) {
-    verdict.message = "a kernel of more than " + std::to_string(kLargest) + " statements";
-  } else {
-    try {
-      check(working_->step("candidate", part).program);
+  if (part.nodes.size() <= kLargest && has_input_operands(part)) {
+    if (const auto checked = try_check(working_->step("candidate", part).program)) {
+      verdict.again = find_again(part, *checked);
       verdict.accepted = true;
-    } catch (const ProgramError& error) {
-      verdict.message = error.diagnostics().front().message;
-      verdict.names = names(part);
     }
   }
   return verdicts_.emplace(key_, std::move(verdict)).first->second;
 }
 
+// Rule 1, which most candidates break: a product sees inputs through casts, ranges and renames.
+bool Verdicts::has_input_operands(const Part& part) const {
+  for (const int n : part.nodes) {
+    if (working_->node(n).op != Op::product) continue;
+    for (Value v : working_->node(n).args) {
+      while (!working_->work().is_param(v) && in_sorted(part.nodes, working_->producer(v))) {
+        const Node& node = working_->node(working_->producer(v));
+        if (class_of(node.op) != OpClass::cast && node.op != Op::split && node.op != Op::as) {
+          return false;
+        }
+        v = node.args[0];
+      }
+    }
+  }
+  return true;
+}
+
 std::optional<std::string> Verdicts::refusal(const Part& part) {
-  const Verdict& verdict = of(part);
+  of(part);
+  Verdict& verdict = verdicts_.at(key_);
   if (verdict.accepted) return std::nullopt;
+  if (verdict.message.empty()) {
+    verdict.names = names(part);
+    if (part.nodes.size() > kLargest) {
+      verdict.message = "a kernel has at most " + std::to_string(kLargest) + " statements";
+    } else {
+      try {
+        check(working_->step("candidate", part).program);
+      } catch (const ProgramError& error) {
+        verdict.message = error.diagnostics().front().message;
+      }
+    }
+  }
   return renamed(verdict.message, verdict.names, names(part));
 }
 

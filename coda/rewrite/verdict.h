@@ -10,9 +10,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "coda/check/check.h"
 #include "coda/rewrite/working.h"
 
 namespace coda {
+
+// A tensor that a kernel reads more than once.
+struct Again {
+  Value value;
+  bool whole_rows = false;  // by each tile of a gemm, to add up whole rows; else by another space
+};
 
 class Verdicts {
  public:
@@ -22,6 +29,8 @@ class Verdicts {
   bool accepts(const Part& part) { return of(part).accepted; }
   // Why not, in the names of this part; nullopt: it is accepted.
   std::optional<std::string> refusal(const Part& part);
+  // What an accepted part reads again, once for each time.
+  std::vector<Again> again(const Part& part);
 
   // Nodes that a kernel may have: more make checking slow and gain nothing.
   static constexpr std::size_t kLargest = 512;
@@ -29,8 +38,9 @@ class Verdicts {
  private:
   struct Verdict {
     bool accepted = false;
-    std::string message;
-    std::vector<std::string> names;  // those of the part that was checked, by local number
+    std::string message;                      // once somebody asked why not
+    std::vector<std::string> names;           // what it calls the values, by local number
+    std::vector<std::pair<int, bool>> again;  // values by local number
   };
   struct Hash {
     std::size_t operator()(const std::vector<int>& key) const;
@@ -38,8 +48,10 @@ class Verdicts {
 
   const Verdict& of(const Part& part);
   void make_key(const Part& part);
+  bool has_input_operands(const Part& part) const;
   int& local(Value v);
   std::vector<std::string> names(const Part& part);
+  std::vector<std::pair<int, bool>> find_again(const Part& part, const Checked& checked);
 
   const Working* working_;
   std::unordered_map<std::vector<int>, Verdict, Hash> verdicts_;

@@ -18,6 +18,11 @@ bool holds(const Type& declared, const Type& stored) {
          size_of(declared.dtype) > size_of(stored.dtype);
 }
 
+// What to call a value that has no name: by its op, unless the language has that word.
+std::string name_for(Op op) {
+  return op == Op::pin ? "pinned" : op == Op::as ? "renamed" : std::string(name_of(op));
+}
+
 std::string text_of(Op op, const Attr& attr) {
   std::string text(name_of(op));
   text += ' ' + std::to_string(std::bit_cast<std::uint64_t>(attr.number)) + ' ' +
@@ -95,7 +100,7 @@ int Working::append(int block_node, Op op, std::vector<Value> args, Attr attr) {
     const auto slot = static_cast<std::size_t>(work().value(v).slot);
     std::string base = slot < from.results.size() ? block_->value(from.results[slot]).name : "";
     if (base.empty() || class_of(op) == OpClass::block_reduce) {
-      base += (base.empty() ? "" : "_") + std::string(name_of(op));
+      base += (base.empty() ? "" : "_") + name_for(op);
     }
     std::string name = base;
     for (int& k = next_name_[base]; !taken_.insert(name).second;) {
@@ -238,11 +243,6 @@ Schedule Working::schedule(std::span<const Part> parts, std::vector<int>& order)
     const std::string what =
         is_result(largest) ? result(results_of(largest).front()).name : crossing(largest).name;
     schedule.steps.push_back(step(name(what), part));
-  }
-  for (std::size_t p = 0; p < block_->params().size(); ++p) {  // results that are parameters
-    const Value v{static_cast<std::int32_t>(p)};
-    if (!is_result(v)) continue;
-    schedule.steps.push_back(step(name(names_[p]), {.reads = {v}, .results = {v}}));
   }
   return schedule;
 }
