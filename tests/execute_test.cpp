@@ -215,7 +215,7 @@ Tensor columns(const Matrix& m, std::int64_t first, std::int64_t count) {
 }
 
 TEST(Executable, RunsLoopsChunkByChunk) {
-  for (const std::int64_t n : {0, 1, 3, 4, 5, 8, 9}) {
+  for (const std::int64_t n : {0, 1, 3, 4, 5, 7, 8, 9}) {
     SCOPED_TRACE(n);
     const Executable executable(looped(4), *reference::backend(), {{"M", 2}, {"N", n}});
     const Matrix x(n, 4, 1), y(n, 4, -1), s(2, 2, -1);
@@ -261,22 +261,31 @@ TEST(Executable, CompilesALoopForItsChunkAndForTheRest) {
 }
 
 TEST(Executable, KeepsWhatALoopReadsUntilItIsOver) {
-  // a is read by the loop's first step only; what the loop makes later must not lie on it.
+  // v is read by the loop's first step only; what later steps store must not lie on it.
+  const Type vector{DType::f32, {dim_of("M")}};
+  Builder add("add", Program::Kind::program);
+  const Expr x{&add, add.param("x", matrix("N", "M"))};
+  add.result("v", vector, reduce(Op::sum, x, dim_of("N")).value);
+  Builder scale("scale", Program::Kind::program);
+  const Expr rows{&scale, scale.param("x", matrix("N", "M"))};
+  const Expr by{&scale, scale.param("v", vector)};
+  scale.result("t", matrix("N", "M"), (rows * by).value);
   Schedule s = looped(1);
-  Builder b("copy", Program::Kind::program);
-  const Expr x{&b, b.param("x", matrix("N", "M"))};
-  b.result("y", matrix("N", "M"), (x * 1).value);
-  s.steps.insert(s.steps.begin(), {std::move(b).finish(), {"x"}, {"a"}});
-  s.steps[1].inputs = {"a"};
+  const Program ten = s.steps[1].program;
+  s.results.pop_back();
+  s.steps = {{std::move(add).finish(), {"x"}, {"v"}},
+             {std::move(scale).finish(), {"x", "v"}, {"t"}, 0},
+             {ten, {"t"}, {"u"}, 0},
+             {ten, {"u"}, {"y"}, 0}};
   const Executable executable(s, *reference::backend(), {{"M", 2}, {"N", 5}});
-  const Matrix in(5, 2, 1), y(5, 2, 0), sums(1, 2, 0);
-  Tensor row = sums.tensor();
-  row.shape = {2};
-  row.strides = {1};
-  run(executable, {in.tensor()}, {y.tensor(), row});
-  for (std::int64_t i = 0; i < 10; ++i) EXPECT_EQ(y[i], 20 * in[i]);
+  const Matrix in(5, 2, 1), y(5, 2, 0);
+  run(executable, {in.tensor()}, {y.tensor()});
+  for (std::int64_t i = 0; i < 10; ++i) EXPECT_EQ(y[i], 100 * in[i] * (i % 2 == 0 ? 25 : 30));
+}
+
+TEST(Executable, HoldsOneChunkOfWhatALoopPassesOn) {
   const Executable large(looped(64), *reference::backend(), {{"M", 64}, {"N", 6400}});
-  EXPECT_EQ(large.scratch_bytes(), 64 * 64 * sizeof(float));  // t of one chunk
+  EXPECT_EQ(large.scratch_bytes(), 64 * 64 * sizeof(float));
 }
 
 TEST(Executable, ALoopThatDoesNotFitTogetherIsOurFault) {
