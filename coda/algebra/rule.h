@@ -43,7 +43,7 @@ std::span<const Rule> kernel_rules();
 
 // The identities, each in the file of its name.
 Program row_scale(const Program& program, Situation& situation);
-Program common_scale(const Program& program, Situation& situation);
+Program shared_scale(const Program& program, Situation& situation);
 Program packed_product(const Program& program, Situation& situation);
 Program joined_products(const Program& program, Situation& situation);
 Program centred_sum(const Program& program, Situation& situation);

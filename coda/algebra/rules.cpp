@@ -18,11 +18,11 @@ std::span<const Rule> block_rules() {
            .precondition = "maps read pieces together; scales, biases and casts lie between",
            .buys = "a pass over the product, which no tile could split",
            .apply = packed_product},
-      Rule{.name = "common_scale",
+      Rule{.name = "shared_scale",
            .identity = "r·A + r·(s·(x @ b)) = r·(A + (s·x) @ b)",
            .precondition = "A and B are products that nothing else reads; x is made for this alone",
            .buys = "one accumulator instead of two and their sum",
-           .apply = common_scale},
+           .apply = shared_scale},
   };
   return rules;
 }

@@ -1,4 +1,4 @@
-// coda/algebra/common_scale.cpp: r·A + r·B = r·(A + B), and A + s·(x @ b) = A + (s·x) @ b: products
+// coda/algebra/shared_scale.cpp: r·A + r·B = r·(A + B), and A + s·(x @ b) = A + (s·x) @ b: products
 // that are scaled alike, or through a small operand, share one accumulator.
 #include <algorithm>
 
@@ -15,9 +15,9 @@ struct Scaled {
   std::vector<Term::Part> scales;
 };
 
-class CommonScale {
+class SharedScale {
  public:
-  explicit CommonScale(const Program& program)
+  explicit SharedScale(const Program& program)
       : program_(program), uses_(program), stored_(storage_dtypes(program)), build_(program) {}
 
   Program run() && {
@@ -117,8 +117,8 @@ class CommonScale {
 
 }  // namespace
 
-Program common_scale(const Program& program, Situation&) {
-  return CommonScale(program).run();
+Program shared_scale(const Program& program, Situation&) {
+  return SharedScale(program).run();
 }
 
 }  // namespace coda
