@@ -31,10 +31,19 @@ struct Request {
 
 namespace {
 
-// The bound on work: nodes of all steps, forward and backward, for each node of the block; and
-// seconds of this thread.
-constexpr double kNodesForEachNode = 40;
-constexpr double kSecondsForABlock = 1;
+// The bound on work: at most so many nodes of all steps, forward and backward, for each node of the
+// block, and so many seconds of one thread for a block of `nodes`. Measured: 4 and at most 10
+// nodes; 0.5 ms a node, and no more where a block has thousands.
+constexpr double kNodesForEachNode = 20;
+#ifdef __SANITIZE_ADDRESS__
+constexpr double kSlow = 20;
+#else
+constexpr double kSlow = 1;
+#endif
+
+double seconds_allowed(std::size_t nodes) {
+  return kSlow * (0.1 + 0.02 * static_cast<double>(nodes));
+}
 
 double thread_seconds() {
   timespec now{};
@@ -157,7 +166,7 @@ TEST(RewriteRandom, BlocksKeepTheirMeaningForwardAndBackward) {
   std::mutex mutex;
   std::vector<Failure> failures;
   Work total;
-  double slowest = 0, most_nodes = 0;
+  double slowest = 0, most_nodes = 0;  // slowest: a share of what is allowed
   std::uint64_t slowest_seed = 0, most_seed = 0;
   const auto worker = [&] {
     for (std::uint64_t seed = next++; seed < end; seed = next++) {
@@ -175,8 +184,9 @@ TEST(RewriteRandom, BlocksKeepTheirMeaningForwardAndBackward) {
       total.seconds += work.seconds;
       total.nodes += work.nodes;
       total.scheduled += work.scheduled;
-      if (work.seconds > slowest) {
-        slowest = work.seconds;
+      const double share = work.seconds / seconds_allowed(work.nodes);
+      if (share > slowest) {
+        slowest = share;
         slowest_seed = seed;
       }
       const double growth = static_cast<double>(work.scheduled) /
@@ -205,16 +215,30 @@ TEST(RewriteRandom, BlocksKeepTheirMeaningForwardAndBackward) {
   EXPECT_TRUE(failures.empty()) << failures.size() << " of " << request.blocks
                                 << " blocks fail:" << seeds;
   std::printf(
-      "%llu blocks, %.1f nodes each; rewritten twice in %.2f ms each, seed %llu in %.0f ms; "
+      "%llu blocks, %.1f nodes each; rewritten in %.2f ms each, seed %llu in %.0f %% of the time "
+      "allowed; "
       "%.1f nodes of steps for each node, seed %llu %.1f\n",
       static_cast<unsigned long long>(request.blocks),
       static_cast<double>(total.nodes) / static_cast<double>(request.blocks),
       1e3 * total.seconds / static_cast<double>(request.blocks),
-      static_cast<unsigned long long>(slowest_seed), 1e3 * slowest,
+      static_cast<unsigned long long>(slowest_seed), 100 * slowest,
       static_cast<double>(total.scheduled) / static_cast<double>(total.nodes),
       static_cast<unsigned long long>(most_seed), most_nodes);
-  EXPECT_LT(slowest, kSecondsForABlock) << "seed " << slowest_seed;
+  EXPECT_LT(slowest, 1) << "seed " << slowest_seed;
   EXPECT_LT(most_nodes, kNodesForEachNode) << "seed " << most_seed;
+}
+
+TEST(RewriteRandom, LongBlocksTakeTheirTimeByTheNode) {
+  for (const int pieces : {8, 64}) {
+    const RandomTransformer random(1, pieces);
+    const Program program = random.program();
+    const double before = thread_seconds();
+    const Rewritten made = rewrite(program, random.gradients());
+    const double seconds = thread_seconds() - before;
+    EXPECT_LT(seconds, seconds_allowed(program.nodes().size())) << pieces << " pieces";
+    EXPECT_LT(nodes_of(made.forward.schedule) + nodes_of(made.backward->schedule),
+              static_cast<std::size_t>(kNodesForEachNode) * program.nodes().size());
+  }
 }
 
 TEST(RewriteRandom, TheMixHasWhatRulesLookAt) {
