@@ -46,6 +46,12 @@ void expect_well_formed(const std::string& svg) {
   EXPECT_EQ(rest.find_first_of("<>"), std::string::npos);
   EXPECT_FALSE(std::regex_search(svg, std::regex("&(?!amp;|lt;|gt;)")));
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+  int follow = 0;  // bytes of a UTF-8 sequence
+  for (const char c : svg) {
+    const auto byte = static_cast<unsigned char>(c);
+    ASSERT_EQ((byte & 0xc0) == 0x80, follow > 0);
+    follow = follow > 0 ? follow - 1 : byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : byte >= 0xc0 ? 1 : 0;
+  }
 }
 
 Report llama(int layers) {

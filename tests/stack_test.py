@@ -55,14 +55,8 @@ def model(name, values, sizes):
     return call(head, "head", x), leaves
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_values_and_gradients_equal_torch(coda, name):
-    sizes = {**SIZES, **MODELS[name][2], "M": SIZES["B"] * SIZES["S"]}
-    text = stack_text(coda, name)
-    signature = signatures(text.replace("stack(", "stack ("))[0]
-    file = coda.write(f"stack_{name}.coda", text)
-    random = np.random.default_rng(5)
-    values = {}
+def random_values(signature, sizes):
+    random, values = np.random.default_rng(5), {}
     for param in signature.params:
         shape, short = param.shape(sizes), param.name.split(".")[-1]
         if not shape:
@@ -74,15 +68,36 @@ def test_values_and_gradients_equal_torch(coda, name):
             values[param.name] = getattr(np, short)(angle)
         else:
             values[param.name] = random.normal(size=shape)
+    return values
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_and_gradients_equal_torch(coda, name):
+    """The block, and the schedule that rewrite makes of it, forward and backward."""
+    sizes = {**SIZES, **MODELS[name][2], "M": SIZES["B"] * SIZES["S"]}
+    text = stack_text(coda, name)
+    file = coda.write(f"stack_{name}.coda", text)
+    values = random_values(signatures(text)[0], sizes)
     want, leaves = model(name, values, sizes)
-    got = coda.run(file, "stack", values, sizes)
-    close(got["loss"], want["loss"], f"{name}: loss")
-    close(got["lse"], want["lse"], f"{name}: lse")
     gradients = torch.autograd.grad(want["loss"], list(leaves.values()))
+
+    def compare(how, forward, backward):
+        close(forward["loss"], want["loss"], f"{how}: loss")
+        close(forward["lse"], want["lse"], f"{how}: lse")
+        for leaf, gradient in zip(leaves, gradients):
+            close(backward[f"d_{leaf}"], gradient, f"{how}: d_{leaf}")
+
+    forward = coda.run(file, "stack", values, sizes)
     gradient_file, gradient_name = coda.grad(file, "stack", of=["loss"], wrt=list(leaves))
-    got = coda.run(gradient_file, gradient_name, {**values, "d_loss": 1.0}, sizes)
-    for leaf, gradient in zip(leaves, gradients):
-        close(got[f"d_{leaf}"], gradient, f"{name}: d_{leaf}")
+    backward = coda.run(gradient_file, gradient_name, {**values, "d_loss": 1.0}, sizes)
+    compare(f"{name}, block", forward, backward)
+
+    file = coda.write(f"schedule_{name}.coda", coda.command(
+        "rewrite", f"{name}.coda", "--layers", str(LAYERS), "--grad", "--of", "loss", "--wrt",
+        ",".join(leaves)))
+    forward = coda.run(file, "stack", values, sizes)
+    backward = coda.run(file, "stack_grad", {**values, **forward, "d_loss": 1.0}, sizes)
+    compare(f"{name}, schedule", forward, backward)
 
 
 # ---- what the command prints ----

@@ -36,9 +36,12 @@ constexpr const char* kFlow = "#6b6b6b";
 constexpr const char* kSaved = "#009e73";
 
 std::string cut(std::string text, double width) {
-  const auto most = static_cast<std::size_t>(width / kCharacter);
+  auto most = static_cast<std::size_t>(std::max(1.0, width / kCharacter));
   if (text.size() <= most) return text;
-  return text.substr(0, most - 1) + "…";
+  // Not inside a UTF-8 sequence.
+  while (--most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) {
+  }
+  return text.substr(0, most) + "…";
 }
 
 // ---- what is drawn ----
