@@ -24,8 +24,7 @@ class Passes {
   void simplify(Hints hints) { append("simplify", coda::simplify(program(), hints)); }
   void apply(std::span<const Rule> rules) {
     for (const Rule& rule : rules) {
-      append(std::string(rule.name), rule.apply(program(), situation_));
-      simplify(Hints::keep);
+      if (append(std::string(rule.name), rule.apply(program(), situation_))) simplify(Hints::keep);
     }
   }
   void ready_to_cut() {
@@ -41,8 +40,10 @@ class Passes {
   }
 
  private:
-  void append(std::string name, Program program) {
-    if (!(program == passes_.back().program)) start(std::move(name), std::move(program));
+  bool append(std::string name, Program program) {
+    if (program == passes_.back().program) return false;
+    start(std::move(name), std::move(program));
+    return true;
   }
 
   Situation situation_;

@@ -31,7 +31,10 @@ class Simplifier {
     }
   }
 
-  Program run() && {
+  // Whether run() found anything to do.
+  bool changed() const { return changed_; }
+
+  Program run() {
     for (const Node& node : from_.nodes()) {
       std::vector<Value> args;
       for (const Value v : node.args) args.push_back(at(v));
@@ -71,12 +74,17 @@ class Simplifier {
 
   std::vector<Value> make(const Node& node, std::vector<Value> args) {
     // What a rule made is looked at again: -(-(-x)), x*1*1.
-    if (const auto found = layout_rule(node, args)) return *found;
-    if (drops(node)) return args;
+    if (const auto found = layout_rule(node, args)) return note(*found);
+    if (drops(node)) return note(std::move(args));
     if (const auto found = arithmetic_rule(node, args)) {
-      if (fits(node, *found)) return {*found};
+      if (fits(node, *found)) return note({*found});
     }
     return emit(node.op, std::move(args), node.attr);
+  }
+
+  std::vector<Value> note(std::vector<Value> made) {
+    changed_ = true;
+    return made;
   }
 
   // A plain cast to the dtype in which the value would be stored anyway: kept on chip it need not
@@ -223,13 +231,13 @@ class Simplifier {
       return std::tuple(op, operands, attr.number, std::move(text));
     };
     const auto found = made_.find(key(args));
-    if (found != made_.end()) return found->second;
+    if (found != made_.end()) return note(found->second);
     const bool commutes = op == Op::add || op == Op::mul || op == Op::minimum || op == Op::maximum;
     if (commutes) {
       const auto swapped = made_.find(key({args[1], args[0]}));
       if (swapped != made_.end() &&  // only the order of the dims can differ
           align(type(args[0]).dims, type(args[1]).dims) == type(swapped->second[0]).dims) {
-        return swapped->second;
+        return note(swapped->second);
       }
     }
     auto identity = key(args);
@@ -242,16 +250,20 @@ class Simplifier {
   const std::vector<DType> stored_;
   Builder to_;
   std::vector<Value> mapped_;
+  bool changed_ = false;
   std::map<std::tuple<Op, std::vector<Value>, double, std::string>, std::vector<Value>> made_;
 };
 
 }  // namespace
 
 Program simplify(const Program& program, Hints hints) {
-  Program simple = Simplifier(program, hints).run();
-  for (Program again = Simplifier(simple, hints).run(); !(again == simple);
-       again = Simplifier(simple, hints).run()) {
-    simple = std::move(again);
+  Simplifier first(program, hints);
+  Program simple = first.run();
+  for (bool more = first.changed(); more;) {
+    Simplifier again(simple, hints);
+    Program simpler = again.run();
+    more = again.changed();
+    simple = std::move(simpler);
   }
   return simple;
 }
