@@ -7,6 +7,7 @@
 
 #include "coda/check/rows.h"
 
+#include <deque>
 #include <utility>
 
 namespace coda {
@@ -94,11 +95,23 @@ bool RowIndex::follow(const FactorRange& from, const FactorRange& to) {
 }
 
 void RowIndex::propagate(const std::vector<Link>& links) {
-  for (bool moved = true; moved && !conflict_;) {
-    moved = false;
-    for (const Link& link : links) {
-      moved |= follow(link.from, link.to);
-      moved |= follow(link.to, link.from);
+  std::vector<std::vector<std::size_t>> of_value(inner_.size());
+  std::vector<char> waits(links.size(), 1);
+  std::deque<std::size_t> todo;
+  for (std::size_t l = 0; l < links.size(); ++l) {
+    for (const FactorRange& side : {links[l].from, links[l].to})
+      of_value[static_cast<std::size_t>(side.value.id)].push_back(l);
+    todo.push_back(l);
+  }
+  while (!todo.empty() && !conflict_) {
+    const Link& link = links[todo.front()];
+    waits[todo.front()] = 0;
+    todo.pop_front();
+    for (const bool back : {false, true}) {
+      const FactorRange& to = back ? link.from : link.to;
+      if (!follow(back ? link.to : link.from, to)) continue;
+      for (const std::size_t l : of_value[static_cast<std::size_t>(to.value.id)])
+        if (!std::exchange(waits[l], 1)) todo.push_back(l);
     }
   }
 }

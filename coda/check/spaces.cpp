@@ -3,7 +3,9 @@
 #include "coda/check/spaces.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
 
 namespace coda {
 namespace {
@@ -127,6 +129,37 @@ std::string frame(const Draft& draft) {
   return (space.rows.empty() ? "columns " : "rows ") + text;
 }
 
+// Results with the same dims, in one space where that can be; alone where it cannot.
+std::vector<Draft> spaces_by_dims(const Program& program, std::span<const char> inputs,
+                                  Report& report) {
+  std::map<std::string, std::vector<int>> by_dims;
+  std::vector<std::string> order;
+  for (std::size_t r = 0; r < program.results().size(); ++r) {
+    const Type& type = program.type(program.results()[r].value);
+    const std::string dims = Type{DType::f32, type.dims}.text();
+    if (!by_dims.contains(dims)) order.push_back(dims);
+    by_dims[dims].push_back(static_cast<int>(r));
+  }
+  std::vector<Draft> drafts;
+  for (const std::string& dims : order) {
+    const std::vector<int>& results = by_dims[dims];
+    if (results.size() > 1) {
+      Draft all = stream_space(program, inputs, results, Wording::none);
+      if (all.report.empty()) {
+        drafts.push_back(std::move(all));
+        continue;
+      }
+    }
+    for (const int r : results) {
+      drafts.push_back(stream_space(program, inputs, std::span(&r, 1), report.wording()));
+      if (drafts.back().report.empty()) continue;
+      report.add(drafts.back().report);
+      drafts.pop_back();
+    }
+  }
+  return drafts;
+}
+
 }  // namespace
 
 std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inputs,
@@ -189,25 +222,19 @@ std::vector<Draft> stream_spaces(const Program& program, std::span<const char> i
       return drafts;
     }
   }
-  for (std::size_t r = 0; r < program.results().size(); ++r) {
-    const int index = static_cast<int>(r);
-    Draft alone = stream_space(program, inputs, std::span(&index, 1), report.wording());
-    if (!alone.report.empty()) {
-      report.add(alone.report);
-      continue;
-    }
+  for (Draft& next : spaces_by_dims(program, inputs, report)) {
     bool merged = false;
     for (Draft& draft : drafts) {
-      if (frame(draft) != frame(alone) && !shares_work(program, inputs, draft, alone)) continue;
+      if (frame(draft) != frame(next) && !shares_work(program, inputs, draft, next)) continue;
       std::vector<int> with = draft.space.results;
-      with.push_back(index);
-      Draft both = stream_space(program, inputs, with, report.wording());
+      with.insert(with.end(), next.space.results.begin(), next.space.results.end());
+      Draft both = stream_space(program, inputs, with, Wording::none);
       if (!both.report.empty() || both.space.rows.empty() != draft.space.rows.empty()) continue;
       draft = std::move(both);
       merged = true;
       break;
     }
-    if (!merged) drafts.push_back(std::move(alone));
+    if (!merged) drafts.push_back(std::move(next));
   }
   return drafts;
 }

@@ -2,7 +2,6 @@
 #include "coda/rewrite/cut.h"
 
 #include <algorithm>
-#include <queue>
 
 namespace coda {
 namespace {
@@ -47,30 +46,17 @@ void Cut::sort() {
   before_.assign(kernels_.size(), std::vector<std::uint64_t>(words));
   position_.assign(kernels_.size(), 0);
   order_.clear();
-  std::vector<int> waits(kernels_.size());
-  std::vector<std::vector<int>> next(kernels_.size());
-  for (int k = 0; k < count(); ++k) {
-    for (const Value v : part(k).reads) {
+  std::vector<Part> parts;
+  for (const Kernel& kernel : kernels_) parts.push_back(kernel.part);
+  order_ = working_->run_order(parts);
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const auto k = static_cast<std::size_t>(order_[i]);
+    position_[k] = i;
+    for (const Value v : part(order_[i]).reads) {
       if (owner(v) == kNone) continue;
-      next[static_cast<std::size_t>(owner(v))].push_back(k);
-      ++waits[static_cast<std::size_t>(k)];
-    }
-  }
-  std::priority_queue<int, std::vector<int>, std::greater<>> ready;
-  for (int k = 0; k < count(); ++k) {
-    if (alive(k) && waits[static_cast<std::size_t>(k)] == 0) ready.push(k);
-  }
-  while (!ready.empty()) {
-    const int k = ready.top();
-    ready.pop();
-    position_[static_cast<std::size_t>(k)] = order_.size();
-    order_.push_back(k);
-    for (const int reader : next[static_cast<std::size_t>(k)]) {
-      std::vector<std::uint64_t>& bits = before_[static_cast<std::size_t>(reader)];
-      const std::vector<std::uint64_t>& mine = before_[static_cast<std::size_t>(k)];
-      for (std::size_t w = 0; w < words; ++w) bits[w] |= mine[w];
-      bits[static_cast<std::size_t>(k) / 64] |= std::uint64_t{1} << (k % 64);
-      if (--waits[static_cast<std::size_t>(reader)] == 0) ready.push(reader);
+      const auto from = static_cast<std::size_t>(owner(v));
+      for (std::size_t w = 0; w < words; ++w) before_[k][w] |= before_[from][w];
+      before_[k][from / 64] |= std::uint64_t{1} << (from % 64);
     }
   }
   const auto living =
@@ -181,7 +167,8 @@ void Cut::settle() {
   }
 }
 
-double Cut::attempt(std::vector<Change> changes) {
+// Makes the changes, and says what they save; 0: something is refused.
+double Cut::try_out(std::vector<Change> changes) {
   saved_.clear();
   for (Change& change : changes) set(change.kernel, change.nodes, std::move(change.stores));
   settle();
@@ -190,31 +177,23 @@ double Cut::attempt(std::vector<Change> changes) {
     before += saved.stores.empty() ? 0 : saved.cost;
     now += alive(k) ? costs_->at_least(part(k)) : 0;
   }
-  // Who reads a value must not be asked to compute it from what it does not have.
-  const auto readable = [&](const auto& entry) {
-    return std::ranges::all_of(kernel(entry.first).part.reads, [&](Value v) {
-      return is_stored(v) && (owner(v) == kNone || owner(v) != entry.first);
-    });
-  };
-  bool made = now < before - kLeast && std::ranges::all_of(saved_, readable);
-  if (made) {
-    now = 0;
-    for (const auto& [k, saved] : saved_) {
-      if (!alive(k)) continue;
-      if (part(k).kind != Part::Kind::alone && !verdicts_->accepts(part(k))) {
-        made = false;
-        break;
-      }
-      kernels_[static_cast<std::size_t>(k)].cost = costs_->of(part(k), *verdicts_);
-      now += cost(k);
-    }
-    made = made && now < before - kLeast;
+  if (now >= before - kLeast) return 0;
+  now = 0;
+  for (const auto& [k, saved] : saved_) {
+    if (!alive(k)) continue;
+    // Who reads a value must not be asked to compute it from what it does not have.
+    const auto is_there = [&](Value v) {
+      return is_stored(v) && owner(v) != k;
+    };
+    if (!std::ranges::all_of(part(k).reads, is_there)) return 0;
+    if (part(k).kind != Part::Kind::alone && !verdicts_->accepts(part(k))) return 0;
+    kernels_[static_cast<std::size_t>(k)].cost = costs_->of(part(k), *verdicts_);
+    now += cost(k);
   }
-  if (made) {
-    for (const auto& [k, saved] : saved_) ++kernels_[static_cast<std::size_t>(k)].version;
-    update_order();
-    return before - now;
-  }
+  return now < before - kLeast ? before - now : 0;
+}
+
+void Cut::take_back() {
   for (const auto& [k, saved] : saved_) {
     for (const Value v : part(k).reads) std::erase(readers_[static_cast<std::size_t>(v.id)], k);
     for (const Value v : stores(k)) own(v, kNone);
@@ -226,7 +205,23 @@ double Cut::attempt(std::vector<Change> changes) {
     for (const Value v : saved.stores) own(v, k);
     kernels_[static_cast<std::size_t>(k)] = std::move(saved);
   }
-  return 0;
+}
+
+double Cut::gain(std::vector<Change> changes) {
+  const double gain = try_out(std::move(changes));
+  take_back();
+  return gain;
+}
+
+double Cut::attempt(std::vector<Change> changes) {
+  const double gain = try_out(std::move(changes));
+  if (gain > 0) {
+    for (const auto& [k, saved] : saved_) ++kernels_[static_cast<std::size_t>(k)].version;
+    update_order();
+  } else {
+    take_back();
+  }
+  return gain;
 }
 
 // `k` runs after `from`, and so does all that runs after `k`.

@@ -48,6 +48,8 @@ class Cut {
   // to it that no circle comes of it. What nobody reads any more is dropped. The seconds saved; 0:
   // not made.
   double attempt(std::vector<Change> changes);
+  // What attempt() would save; nothing changes.
+  double gain(std::vector<Change> changes);
 
   // The order of kernels, after changes.
   void sort();
@@ -64,6 +66,8 @@ class Cut {
   const Kernel& kernel(int k) const { return kernels_[static_cast<std::size_t>(k)]; }
   void set(int k, const std::vector<int>& nodes, std::vector<Value> stores);
   void settle();
+  double try_out(std::vector<Change> changes);
+  void take_back();
   void touch(int k);
   void own(Value v, int k);
   bool is_needed(Value v) const;

@@ -11,6 +11,7 @@
 namespace coda {
 namespace {
 
+constexpr double kTie = 1e-9;         // seconds: less does not decide
 constexpr std::size_t kLongest = 12;  // maps that a reader computes again for one value
 
 bool is_cheap(Op op) {
@@ -134,22 +135,38 @@ class Search {
     }
     for (const Value v : cut_.stores(k)) take(cut_.readers(v));
     keep_near(k, others);
-    for (const int j : others) merge(k, j);
+    for (const int j : others) {
+      if (may_merge(k, j)) merge(k, j);
+    }
     if (!is_open(k) || cut_.part(k).kind != Part::Kind::stream) return;
     // Whoever runs after what it reads is there, or last: a small kernel costs no more than its
-    // launch.
+    // launch. The best of them; the nearest of equals.
     std::size_t ready = 0;
     for (const Value v : cut_.part(k).reads) {
       if (cut_.owner(v) != Cut::kNone) ready = std::max(ready, cut_.position(cut_.owner(v)) + 1);
     }
-    for (const std::size_t from : {ready, cut_.position(k) + 1}) {
-      others.clear();
-      const std::vector<int>& order = cut_.order();
-      for (std::size_t i = from; i < order.size() && others.size() < kNeighbours; ++i) {
-        if (order[i] != k && is_open(order[i])) others.push_back(order[i]);
+    std::vector<int> near;
+    const std::vector<int>& order = cut_.order();
+    const auto take_near = [&](std::size_t from, int step) {
+      const std::size_t most = near.size() + kNeighbours;
+      for (std::size_t i = from; i < order.size() && near.size() < most;
+           i += static_cast<std::size_t>(step)) {  // wraps to the largest number below 0
+        if (order[i] != k && is_open(order[i])) near.push_back(order[i]);
       }
-      for (const int j : others) merge(k, j);
+    };
+    take_near(ready, 1);
+    take_near(ready - 1, -1);
+    take_near(cut_.position(k) + 1, 1);
+    int best = Cut::kNone;
+    double most = 0;
+    for (const int j : near) {
+      const double gain = may_merge(k, j) ? cut_.gain(merged(k, j)) : 0;
+      if (gain > most + kTie) {
+        best = j;
+        most = gain;
+      }
     }
+    if (best != Cut::kNone) merge(k, best);
   }
 
   // Whether some other kernel runs after `a` and before `b`.
@@ -160,24 +177,30 @@ class Search {
     });
   }
 
-  void merge(int k, int j) {
-    if (!is_open(k) || !is_open(j) || is_between(k, j) || is_between(j, k)) return;
-    // Once, as long as neither changes.
+  // Not if something runs between them, and once, as long as neither changes.
+  bool may_merge(int k, int j) {
+    if (!is_open(k) || !is_open(j) || is_between(k, j) || is_between(j, k)) return false;
     std::pair<int, int>& tried = tried_[std::minmax(k, j)];
     const std::pair now{cut_.version(std::min(k, j)), cut_.version(std::max(k, j))};
-    if (std::exchange(tried, now) == now) return;
+    return std::exchange(tried, now) != now;
+  }
+
+  // The one that runs first takes the other.
+  std::vector<Cut::Change> merged(int k, int j) const {
     const bool later = cut_.position(k) < cut_.position(j);
     const int into = later ? k : j, from = later ? j : k;
+    return {{.kernel = into,
+             .nodes = united(cut_.part(into).nodes, cut_.part(from).nodes),
+             .stores = united(cut_.stores(into), cut_.stores(from))},
+            {.kernel = from, .nodes = {}, .stores = {}}};
+  }
+
+  void merge(int k, int j) {
+    std::vector<Cut::Change> changes = merged(k, j);
+    const int into = changes[0].kernel, from = changes[1].kernel;
     const std::string what = "merged with " + name(into);
-    std::vector<int> nodes = cut_.part(from).nodes;
-    if (!attempt({{.kernel = into,
-                   .nodes = united(cut_.part(into).nodes, nodes),
-                   .stores = united(cut_.stores(into), cut_.stores(from))},
-                  {.kernel = from, .nodes = {}, .stores = {}}},
-                 nodes, what)) {
-      return;
-    }
-    now_in_[static_cast<std::size_t>(from)] = into;
+    const std::vector<int> nodes = cut_.part(from).nodes;
+    if (attempt(std::move(changes), nodes, what)) now_in_[static_cast<std::size_t>(from)] = into;
   }
 
   // ---- hoist ----

@@ -66,11 +66,12 @@ class Placer {
  private:
   // The greedy cut, improved, as steps.
   Partition finish() {
-    std::vector<int> numbers, order;
+    std::vector<int> numbers;
     std::vector<Part> greedy = kernels_.parts(numbers);
     const Costs costs(kernels_, sizes_);
     const Improved improved = improve(kernels_, kernels_.verdicts(), costs, std::move(greedy));
     const std::vector<Part>& parts = improved.parts;
+    const std::vector<int> order = kernels_.run_order(parts);
     Partition partition{
         .block = block_, .schedule = kernels_.schedule(parts, order), .placements = {}};
     std::vector<int> step_of(parts.size());

@@ -1,6 +1,8 @@
 // coda/rewrite/unfused.cpp: the sequence of library calls that computes a block, one op each.
 //
 // Views (renames, ranges, repetition) and scalars cost nothing: they go with whoever reads them.
+#include <numeric>
+
 #include "coda/rewrite/kernels.h"
 #include "coda/rewrite/partition.h"
 
@@ -58,8 +60,11 @@ Schedule unfused(const Program& block) {
     const Value v = kernels.work_value(result.value);
     if (kernels.is_lazy(v)) call(kernels, kernels.producer(v));
   }
-  std::vector<int> numbers, order;
-  return kernels.schedule(kernels.parts(numbers), order);
+  std::vector<int> numbers;
+  const std::vector<Part> parts = kernels.parts(numbers);
+  std::vector<int> order(parts.size());
+  std::iota(order.begin(), order.end(), 0);
+  return kernels.schedule(parts, order);
 }
 
 }  // namespace coda

@@ -33,7 +33,7 @@ class Verdicts {
   std::vector<Again> again(const Part& part);
 
   // Nodes that a kernel may have: more make checking slow and gain nothing.
-  static constexpr std::size_t kLargest = 512;
+  static constexpr std::size_t kLargest = 256;
 
  private:
   struct Verdict {

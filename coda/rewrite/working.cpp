@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <queue>
 
 #include "coda/rewrite/nominal.h"
 
@@ -22,6 +21,9 @@ bool holds(const Type& declared, const Type& stored) {
 std::string name_for(Op op) {
   return op == Op::pin ? "pinned" : op == Op::as ? "renamed" : std::string(name_of(op));
 }
+
+// Kernels that could run next, among which the order chooses.
+constexpr std::size_t kLooked = 64;
 
 std::string text_of(Op op, const Attr& attr) {
   std::string text(name_of(op));
@@ -198,8 +200,8 @@ Step Working::step(const std::string& name, const Part& part) const {
   return step;
 }
 
-Schedule Working::schedule(std::span<const Part> parts, std::vector<int>& order) const {
-  std::vector<int> owner(work().values().size(), -1), waits(parts.size());
+std::vector<int> Working::run_order(std::span<const Part> parts) const {
+  std::vector<int> owner(work().values().size(), -1), left(owner.size()), waits(parts.size());
   std::vector<std::vector<int>> readers(parts.size());
   for (std::size_t p = 0; p < parts.size(); ++p) {
     for (const Value v : parts[p].crossing) owner[index(v)] = static_cast<int>(p);
@@ -209,24 +211,44 @@ Schedule Working::schedule(std::span<const Part> parts, std::vector<int>& order)
       if (owner[index(v)] < 0) continue;
       readers[static_cast<std::size_t>(owner[index(v)])].push_back(static_cast<int>(p));
       ++waits[p];
+      ++left[index(v)];
     }
   }
-  std::priority_queue<int, std::vector<int>, std::greater<>> ready;
+  const auto bytes = [&](Value v) {
+    return nominal_elements(work().type(v)) * static_cast<double>(size_of(stored_[index(v)]));
+  };
+  // What running it adds to what is kept.
+  const auto kept = [&](int p) {
+    const Part& part = parts[static_cast<std::size_t>(p)];
+    double sum = 0;
+    for (const Value v : part.crossing) sum += is_result(v) ? 0 : bytes(v);
+    for (const Value v : part.reads) {
+      if (owner[index(v)] >= 0 && left[index(v)] == 1 && !is_result(v)) sum -= bytes(v);
+    }
+    return sum;
+  };
+  std::vector<int> ready, order;
   for (std::size_t p = 0; p < parts.size(); ++p) {
-    if (waits[p] == 0) ready.push(static_cast<int>(p));
-  }
-  order.clear();
-  while (!ready.empty()) {
-    const int p = ready.top();
-    ready.pop();
-    order.push_back(p);
-    for (const int reader : readers[static_cast<std::size_t>(p)]) {
-      if (--waits[static_cast<std::size_t>(reader)] == 0) ready.push(reader);
+    if (waits[p] == 0 && !(parts[p].results.empty() && parts[p].crossing.empty())) {
+      ready.push_back(static_cast<int>(p));
     }
   }
-  if (order.size() != parts.size()) {
-    throw InternalError("the kernels of a partition wait in a circle");
+  while (!ready.empty()) {
+    // NOTE: work is bounded by looking at no more than a few.
+    const auto end = ready.begin() + static_cast<std::ptrdiff_t>(std::min(ready.size(), kLooked));
+    const auto next = std::ranges::min_element(ready.begin(), end, {}, kept);
+    const int p = *next;
+    ready.erase(next);
+    order.push_back(p);
+    for (const Value v : parts[static_cast<std::size_t>(p)].reads) --left[index(v)];
+    for (const int reader : readers[static_cast<std::size_t>(p)]) {
+      if (--waits[static_cast<std::size_t>(reader)] == 0) insert_sorted(ready, reader);
+    }
   }
+  return order;
+}
+
+Schedule Working::schedule(std::span<const Part> parts, std::span<const int> order) const {
   Schedule schedule{.name = block_->name(),
                     .params = {block_->params().begin(), block_->params().end()},
                     .results = {block_->results().begin(), block_->results().end()},

@@ -93,9 +93,11 @@ class Working {
 
   // The program of a kernel, as a step.
   Step step(const std::string& name, const Part& part) const;
-  // All kernels, each after those that store what it reads, else in the order given. `order` is set
-  // to their indices as they run.
-  Schedule schedule(std::span<const Part> parts, std::vector<int>& order) const;
+  // An order to run kernels in: each after those that store what it reads; of those that can run
+  // the one after which the least is kept for later ones; else as given.
+  std::vector<int> run_order(std::span<const Part> parts) const;
+  // All kernels in the order given.
+  Schedule schedule(std::span<const Part> parts, std::span<const int> order) const;
 
  private:
   static std::size_t index(Value v) { return static_cast<std::size_t>(v.id); }
