@@ -23,7 +23,7 @@ class RandomTransformer : public RandomText {
     draw_frame();
     start();
     // Rewriting takes longer than a block grows: most are short.
-    is_short_ = pieces == 0 && chance(65);
+    is_short_ = pieces == 0 && chance(85);
     const int count = pieces > 0 ? pieces : is_short_ ? 1 : 1 + chance(25) + chance(8);
     for (int i = 0; i < count; ++i) piece();
     if (chance(is_short_ ? 5 : 12)) head();

@@ -132,6 +132,14 @@ struct Rewriting {
   }
 };
 
+// Without options; made once for all tests.
+const Rewriting& rewriting_of(const Block& block) {
+  static std::map<std::string, Rewriting> made;
+  const std::string name = block.file + ":" + block.program.name();
+  const auto found = made.find(name);
+  return found != made.end() ? found->second : made.emplace(name, block.program).first->second;
+}
+
 // `least` as distance() takes it.
 void expect_equal(const Rewriting& step, const Sizes& sizes, const Tensors& inputs, double least) {
   const auto truth = [&](const Tensors& at) {
@@ -147,7 +155,7 @@ void expect_equal(const Rewriting& step, const Sizes& sizes, const Tensors& inpu
 class EveryBlock : public ::testing::TestWithParam<Block> {};
 
 TEST_P(EveryBlock, EqualsItsScheduleAtAnySize) {
-  const Rewriting step(GetParam().program);
+  const Rewriting& step = rewriting_of(GetParam());
   EXPECT_EQ(not_kernels(step.rewritten.forward.schedule), "");
   EXPECT_EQ(not_kernels(step.rewritten.backward->schedule), "");
   std::mt19937_64 random(std::hash<std::string>{}(GetParam().file + step.program.name()));
@@ -160,7 +168,7 @@ TEST_P(EveryBlock, EqualsItsScheduleAtAnySize) {
 }
 
 TEST_P(EveryBlock, EqualsItsScheduleAtAnyMagnitude) {
-  const Rewriting step(GetParam().program);
+  const Rewriting& step = rewriting_of(GetParam());
   const Sizes sizes = small_sizes(step.program);
   const Tensors inputs = inputs_of(step.program, step.gradient, sizes, 3);
   for (const auto& [name, tensor] : inputs) {
@@ -178,7 +186,7 @@ TEST_P(EveryBlock, EqualsItsScheduleAtAnyMagnitude) {
 }
 
 TEST_P(EveryBlock, HasGradientsThatAreSlopes) {
-  const Rewriting step(GetParam().program);
+  const Rewriting& step = rewriting_of(GetParam());
   const Sizes sizes = small_sizes(step.program);
   Tensors inputs = inputs_of(step.program, step.gradient, sizes, 4);
   const Tensors gradients = step.run(sizes, inputs);

@@ -243,13 +243,13 @@ TEST(RewriteRandom, LongBlocksTakeTheirTimeByTheNode) {
 
 TEST(RewriteRandom, TheMixHasWhatRulesLookAt) {
   std::map<std::string, int> counts;
-  constexpr int kBlocks = 1000;
+  constexpr int kBlocks = 4000;
   for (std::uint64_t seed = 1; seed <= kBlocks; ++seed) {
     const RandomTransformer random(seed);
     for (const std::string& each : random.features()) ++counts[each];
   }
   EXPECT_GE(counts.size(), 45u);
-  for (const auto& [feature, count] : counts) EXPECT_GE(count, kBlocks / 100) << feature;
+  for (const auto& [feature, count] : counts) EXPECT_GE(count, kBlocks / 200) << feature;
 }
 
 }  // namespace
