@@ -134,6 +134,19 @@ void require_known(const Program& program, const GradOptions& options, const Req
   }
 }
 
+// Without plain casts to the dtype that a value would be stored in: differentiation makes them
+// wherever an operand might be wider.
+Program without_idle_casts(const Program& program) {
+  const std::vector<DType> stored = storage_dtypes(program);
+  Rebuild build(program);
+  return std::move(build).run([&](const Node& node) -> std::optional<std::vector<Expr>> {
+    if (node.op != Op::cast || program.is_param(node.args[0])) return std::nullopt;
+    const bool idle = is_float(program.type(node.args[0]).dtype) &&
+                      stored[static_cast<std::size_t>(node.args[0].id)] == node.attr.dtype;
+    return idle ? std::optional(std::vector{build(node.args[0])}) : std::nullopt;
+  });
+}
+
 // The whole of a training step: results of `program` first where they are asked for, then
 // d_<param>.
 Program reverse(const Program& program, const Request& request, const GradOptions& options,
@@ -190,7 +203,7 @@ Program reverse(const Program& program, const Request& request, const GradOption
         (adjoint ? spread_to(*adjoint, declared.type) : zeros(builder, declared.type.dims)).value,
         declared.store);
   }
-  return std::move(builder).finish();
+  return without_idle_casts(std::move(builder).finish());
 }
 
 }  // namespace

@@ -171,8 +171,8 @@ void differentiate(const Site& s) {
     case Op::product: {
       // As an operand it is stored, and no wider than the value that it belongs to.
       const DType stored = s.adjoints.stored(s.node.results[0]);
-      const Expr d =
-          size_of(stored) < size_of(DType::f32) ? cast(s.whole_d(), stored) : s.whole_d();
+      Expr d = s.whole_d();
+      if (size_of(stored) < size_of(DType::f32) && d.type().dtype != stored) d = cast(d, stored);
       s.give(0, contract(d, s.x(1), s.x_type(0)));
       s.give(1, contract(d, s.x(0), s.x_type(1)));
       return;

@@ -339,6 +339,8 @@ class Placer {
   bool finish_later(int n, int w, int k) {
     const Node whole = kernels_.node(w);
     if (whole.op != Op::sum && whole.op != Op::logsumexp) return false;
+    const std::vector<Factor>& axis = whole.attr.axis.factors;
+    if (axis.size() == 1 && axis[0].kind() == Factor::Kind::blocks) return false;  // is the rest
     const Factor rest = Factor::blocks(whole.attr.axis, kBlock);
     if (has_factor(kernels_.work().type(whole.args[0]), rest)) return false;
     const Op op = whole.op == Op::sum ? Op::block_sum : Op::block_logsumexp;

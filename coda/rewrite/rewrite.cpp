@@ -177,6 +177,7 @@ Rewritten rewrite(const Program& block, const RewriteOptions& options) {
   passes.start("block", block);
   passes.simplify(Hints::keep);
   passes.apply(block_rules());
+  passes.apply(joint_rules());
   passes.ready_to_cut();
   Rewritten made;
   made.forward = partition(passes.program());

@@ -45,7 +45,10 @@ class Region {
     for (std::size_t n = static_cast<std::size_t>(program_.value(z_).node) + 1;
          n < program_.nodes().size(); ++n) {
       const Node& node = program_.nodes()[n];
-      if (!passes(node)) continue;
+      const auto has_rows = [&](Value v) {
+        return has_all(program_.type(v), rows_);
+      };
+      if (!std::ranges::all_of(node.results, has_rows) || !passes(node)) continue;
       linear.insert(static_cast<int>(n));
       inside_.insert(node.results.begin(), node.results.end());
     }
