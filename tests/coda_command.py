@@ -71,7 +71,8 @@ def signatures(text):
     """Every program, block and schedule that a text declares."""
     text = re.sub(r"#.*", "", text)
     found = []
-    pattern = r"^(program|block|schedule)\s+([\w.]+)(?:\[[^\]]*\])?\s*\((.*?)\)\s*->\s*\((.*?)\)\s*\{"
+    pattern = (r"^(program|block|schedule)\s+([\w.]+)(?:\[[^\]]*\])?\s*\((.*?)\)\s*->\s*"
+               r"\((.*?)\)\s*\{")
     for kind, name, params, results in re.findall(pattern, text, re.S | re.M):
         found.append(Signature(kind, name, [_tensor(p) for p in _split(params)],
                                [_tensor(r) for r in _split(results)]))

@@ -100,7 +100,8 @@ def faults(root):
     for path in sources(root):
         report = lambda line, what: found.append(f"{path}:{line}: {what}")
         lines = (root / path).read_text(encoding="utf-8").splitlines()
-        if len(lines) > MOST_LINES:
+        # What the command prints is as long as it is.
+        if len(lines) > MOST_LINES and path.parts[:2] != ("tests", "golden"):
             report(len(lines), f"{len(lines)} lines; at most {MOST_LINES}: split it")
         for number, line in enumerate(lines, 1):
             # A program's layout is the printer's.

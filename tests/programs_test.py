@@ -9,15 +9,15 @@ import torch
 
 from coda_command import PROGRAMS, in_double, signatures
 from torch_pieces import philox_uniform
-from torch_rules import RULES
+from torch_layers import RULES
 
 IGNORE = -100
 SIZES = dict(M=70, N=66, K=67, D=10, F=70, V=131, B=2, S=5, T=5, H=4, G=2, E=6, R=4, P=9, Q=24,
              A=24)
 # Where a program's own names say otherwise.
 SPECIAL = {"rope.packed_rope": dict(N=48), "gpt2.qkv": dict(N=72), "gpt2.layer": dict(N=72),
-           "layer_scale.layer": dict(N=72),
-           "llama_packed.layer": dict(N=48, P=140), "attention.attend": dict(T=8), "grad_norm.clip": dict(P=70)}
+           "layer_scale.layer": dict(N=72), "llama_packed.layer": dict(N=48, P=140),
+           "attention.attend": dict(T=8), "grad_norm.clip": dict(P=70)}
 SCALARS = dict(eps=1e-5, rate=0.3, seed=5, seed1=-3, seed2=2**40 + 7, lr=0.1, beta1=0.9,
                beta2=0.95, weight_decay=0.1, bias1=0.3, bias2=0.2, grad_scale=0.7,
                cap=3.0, logit_cap=2.0, smoothing=0.1, z_loss=0.01, window=3, scale=0.3, limit=1.0,

@@ -1,4 +1,4 @@
-"""Whole models from `coda rewrite --layers`, against PyTorch in double, and what the command prints."""
+"""Whole models of `coda rewrite --layers` against PyTorch in double; what the command prints."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -9,7 +9,7 @@ import torch
 
 from coda_command import Failed, signatures
 from programs_test import SCALARS, SIZES, close
-from torch_rules import RULES
+from torch_layers import RULES
 
 LAYERS = 2
 # The model's file, the blocks before and behind its layers, and the sizes that differ.
@@ -130,7 +130,8 @@ def test_trace_shows_the_program_after_each_pass(coda):
     text = rewrite(coda, "gated.coda", "--block", "mlp", "--grad", "--trace")
     passes = [line for line in text.splitlines() if line.startswith("# after ")]
     assert passes[0] == "# after block" and "# after grad" in passes
-    report = json.loads(rewrite(coda, "gated.coda", "--block", "mlp", "--grad", "--trace", "--json"))
+    report = json.loads(rewrite(coda, "gated.coda", "--block", "mlp", "--grad", "--trace",
+                                "--json"))
     assert ["# after " + each["name"] for each in report["passes"]] == passes
     assert all(each["text"].startswith("coda 1\n") for each in report["passes"])
 
