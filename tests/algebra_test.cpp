@@ -203,6 +203,14 @@ TEST(MergedSums, AddBeforeTheySum) {
   EXPECT_EQ(apply(merged_sums, apart), unchanged(apart));
 }
 
+TEST(ConstantScale, MeetsTheNextOne) {
+  EXPECT_EQ(apply(constant_scale, block("(t: f32[M], r: f32[M], x: f32[M, D]) -> (y: f32[M, D])",
+                                        "y = 2 * (-0.5 * t * (r * r) / size(D)) * x")),
+            "  y = -t * (r * r) / size(D) * x\n");
+  const Program shared = block("(t: f32[M]) -> (y: f32[M], z: f32[M])", "z = 3 * t\ny = 2 * z");
+  EXPECT_EQ(apply(constant_scale, shared), unchanged(shared));
+}
+
 TEST(Vanishing, ATermForItsGradientAlone) {
   EXPECT_EQ(apply(vanishing, block("(m: f32[M], c: f32[N], z: f32[M, N]) -> (y: f32[M, N])",
                                    "y = z - (m - detach(m)) * c")),

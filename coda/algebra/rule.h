@@ -46,6 +46,7 @@ Program row_scale(const Program& program, Situation& situation);
 Program shared_scale(const Program& program, Situation& situation);
 Program packed_product(const Program& program, Situation& situation);
 Program joined_products(const Program& program, Situation& situation);
+Program constant_scale(const Program& program, Situation& situation);
 Program centred_sum(const Program& program, Situation& situation);
 Program vanishing(const Program& program, Situation& situation);
 Program merged_sums(const Program& program, Situation& situation);

@@ -54,6 +54,11 @@ std::span<const Rule> joint_rules() {
            .precondition = "the same axis, and nothing else reads the two",
            .buys = "one row of partial results instead of two",
            .apply = merged_sums},
+      Rule{.name = "constant_scale",
+           .identity = "a·(b·x·y / z) = (a·b)·x·y / z",
+           .precondition = "nothing else reads the chain between the two constants",
+           .buys = "a multiplication",
+           .apply = constant_scale},
   };
   return rules;
 }
