@@ -143,7 +143,7 @@ class RowScale {
     const bool scaled = std::ranges::any_of(operand->rows.parts, [&](const Term::Part& part) {
       return !program_.type(part.value).is_scalar();
     });
-    if (!norm && !(bare && scaled)) return std::nullopt;
+    if (!norm && !(bare && scaled) && !meets_its_like(v, *operand)) return std::nullopt;
     if (!only_products_read(v, axis)) {
       note(v, "something beside products reads it, so it must exist anyway");
       return std::nullopt;
@@ -153,6 +153,41 @@ class RowScale {
       return std::nullopt;
     }
     return operand;
+  }
+
+  // Whether the operand is another product, r·S, and what is made of it is added to a third one
+  // that r scales: r·A + s·((r·S) @ b), a low-rank adapter.
+  bool meets_its_like(Value v, const Operand& operand) const {
+    if (!is_accumulator(program_, operand.core) || operand.shift || operand.bias ||
+        !operand.columns.parts.empty()) {
+      return false;
+    }
+    const auto is_ours = [&](const Term::Part& part) {
+      return std::ranges::any_of(operand.rows.parts, [&](const Term::Part& ours) {
+        return ours.value == part.value && ours.inverse == part.inverse &&
+               !program_.type(part.value).is_scalar();
+      });
+    };
+    const auto has_ours = [&](Value other) {
+      const Term term = factorize(program_, other);
+      return std::ranges::any_of(term.parts, is_ours) &&
+             std::ranges::any_of(term.parts, [&](const Term::Part& part) {
+               return is_accumulator(program_, part.value);
+             });
+    };
+    std::vector<Value> todo{v};
+    while (!todo.empty()) {
+      const Value at = todo.back();
+      todo.pop_back();
+      for (const int user : uses_.of(at)) {
+        const Node& node = program_.nodes()[static_cast<std::size_t>(user)];
+        const bool leads_on =
+            node.op == Op::cast || node.op == Op::mul || (node.op == Op::product && at == v);
+        if (leads_on) todo.push_back(node.results[0]);
+        if (node.op == Op::add && std::ranges::any_of(node.args, has_ours)) return true;
+      }
+    }
+    return false;
   }
 
   bool only_products_read(Value v, const Dim& axis) const {
@@ -182,7 +217,7 @@ class RowScale {
   Expr scaled(Expr e, const Term& by, const Dim& axis) {
     for (const Term::Part& part : by.parts) {
       Expr scale = build_(part.value);
-      if (!is_op(program_, part.value, Op::constant)) {
+      if (!is_op(program_, part.value, Op::constant) && !is_op(program_, part.value, Op::where)) {
         scale = where(has_elements(axis), scale, build_.constant(part.inverse ? 1 : 0));
       }
       e = part.inverse ? e / scale : e * scale;

@@ -22,9 +22,18 @@ class Passes {
     passes_.push_back({std::move(name), std::move(program)});
   }
   void simplify(Hints hints) { append("simplify", coda::simplify(program(), hints)); }
+  // In order, and again as long as one finds something: a scale that left one operand may leave the
+  // next.
   void apply(std::span<const Rule> rules) {
-    for (const Rule& rule : rules) {
-      if (append(std::string(rule.name), rule.apply(program(), situation_))) simplify(Hints::keep);
+    constexpr int kRounds = 4;
+    bool found = true;
+    for (int round = 0; found && round < kRounds; ++round) {
+      found = false;
+      for (const Rule& rule : rules) {
+        if (!append(std::string(rule.name), rule.apply(program(), situation_))) continue;
+        simplify(Hints::keep);
+        found = true;
+      }
     }
   }
   void ready_to_cut() {
