@@ -71,8 +71,8 @@ std::optional<Operand> take_apart(const Program& program, Value v, const Dim& ax
   return operand;
 }
 
-// Whether a row scale comes from a reduction of whole rows.
-bool is_statistic(const Program& program, Value v, const Dim& axis) {
+// The reduction of whole rows that a row scale comes from, if it does.
+std::optional<Value> statistic_behind(const Program& program, Value v, const Dim& axis) {
   std::set<Value> seen;
   std::vector<Value> todo{v};
   while (!todo.empty()) {
@@ -81,11 +81,11 @@ bool is_statistic(const Program& program, Value v, const Dim& axis) {
     if (node == nullptr) continue;
     for (const Value arg : node->args) {
       const bool whole = has_any(program.type(arg), axis);
-      if (whole && class_of(node->op) == OpClass::reduce) return true;
+      if (whole && class_of(node->op) == OpClass::reduce) return node->results[0];
       if (!whole && seen.insert(arg).second) todo.push_back(arg);
     }
   }
-  return false;
+  return std::nullopt;
 }
 
 // Whether a tile of some product makes `v`: then no kernel sees a whole row of it.
@@ -135,7 +135,7 @@ class RowScale {
     std::optional<Operand> operand = take_apart(program_, v, axis);
     if (!operand || operand->rows.parts.empty()) return std::nullopt;
     const auto of_rows = [&](const Term::Part& part) {
-      return is_statistic(program_, part.value, axis);
+      return statistic_behind(program_, part.value, axis).has_value();
     };
     const bool norm = std::ranges::any_of(operand->rows.parts, of_rows);
     const bool bare = operand->columns.parts.empty() && !operand->shift && !operand->bias &&
@@ -265,6 +265,14 @@ class RowScale {
     }
     if (p.type().dims != program_.type(node.args[side]).dims) return std::nullopt;
     if (stored != DType::f64 && !is_input(p)) p = cast(p, stored);
+    const std::string prefix = prefix_of(node, side, operand);
+    if (p.value != build_(operand.core).value) name(p, prefix + "p");
+    for (const Term::Part& part : operand.rows.parts) {
+      if (const auto sum = statistic_behind(program_, part.value, axis)) {
+        name(build_(*sum), prefix + "ss");
+        name(build_(part.value), prefix + "r");
+      }
+    }
     // NOTE: before the product itself, so that a reverse sweep has its gradient when it comes here.
     std::optional<Expr> d, c;
     if (operand.bias) d = with_other(whole(build_(*operand.bias)));
@@ -273,15 +281,37 @@ class RowScale {
                                         : with_other(whole(columns_of(operand)));
     }
     Expr z = with_other(p);
+    const std::string of = program_.is_param(node.args[1 - side])
+                               ? "_" + base_of(describe(program_, node.args[1 - side]))
+                               : "";
+    name(z, prefix + "s" + of);
     if (c) z = z - *offset * *c;
     z = scaled(z, operand.rows, axis);
     if (d) z = z + *d;
+    if (program_.value(node.results[0]).name.empty()) name(z, prefix + "z" + of);
     const std::vector<Dim>& dims = program_.type(node.results[0]).dims;
     if (z.type().dims != dims) z = in_dims(z, dims);
     const DType rounded = stored_[static_cast<std::size_t>(node.results[0].id)];
     if ((offset || operand.bias) && rounded != DType::f64) z = cast(z, rounded);
     return z;
   }
+
+  // Names as they are written down: p = h·γ, ss = Σh², r, s = p @ w, z = r·s.
+  static void name(Expr e, std::string name) {
+    const Program& program = e.builder->so_far();
+    if (program.is_param(e.value) || !program.value(e.value).name.empty()) return;
+    e.builder->name(e.value, std::move(name));
+  }
+  // "3." in a stack.
+  std::string prefix_of(const Node& node, std::size_t side, const Operand& operand) const {
+    for (const Value v : {node.args[side], node.results[0], operand.core}) {
+      const std::string name = describe(program_, v);
+      if (program_.value(v).name.empty() && !program_.is_param(v)) continue;
+      return name.substr(0, name.rfind('.') + 1);
+    }
+    return "";
+  }
+  static std::string base_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
   bool is_input(Expr e) const { return e.builder->so_far().is_param(e.value); }
 

@@ -194,6 +194,10 @@ void differentiate(const Site& s) {
       return s.align(0, 0.5 * s.d() / s.y());
     case Op::rsqrt:
       if (const auto& dot = s.adjoints.dot_of(s.node.results[0])) {
+        const std::string& scale = s.adjoints.program().value(s.node.results[0]).name;
+        if (!scale.empty() && s.adjoints.builder().so_far().value(dot->value).name.empty()) {
+          s.adjoints.builder().name(dot->value, "dot_" + scale);
+        }
         s.align(0, -0.5 * *dot * (s.y() * s.y()));
       }
       if (s.has_d(0)) s.align(0, -0.5 * s.d() * (s.y() * s.y() * s.y()));
