@@ -4,8 +4,10 @@
   ```coda NAME.coda    the same, and lies in the folder where the page's commands run
   ```coda refused      is refused, with exactly the text of the ```error fence after it
   ```console           `$ command` lines, each followed by its output
+  ```cpp FILE.cpp      a new source file, or tests to put into one that is there: see the exercise
 
-Decimal numbers may differ by rounding. `pytest tests/docs_test.py --update` writes the outputs into
+A picture ![…](NAME.svg) is what a command of the page drew under that name. Decimal numbers may
+differ by rounding. `pytest tests/docs_test.py --update` writes the outputs into
 the pages.
 """
 
@@ -17,6 +19,7 @@ import pytest
 from coda_command import ROOT
 
 PAGES = sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md", ROOT / "AGENTS.md"]
+PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.]+\.svg)\)")
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.S | re.M)
 REFUSED = "example.coda"
 
@@ -94,7 +97,34 @@ def test_examples_run_as_shown(page, binary, tmp_path, request):
         return match[0]
 
     updated = FENCE.sub(fence, text)
+    for name in PICTURE.findall(text):  # a command of the page drew it
+        drawn, kept = tmp_path / name, page.parent / name
+        if update:
+            kept.write_text(drawn.read_text())
+        expect(name, kept.read_text() if kept.exists() else "", drawn.read_text())
     if update:
         page.write_text(updated)
         wrong = [w for w in wrong if "refused" in w]
     assert not wrong, "\n\n".join(wrong)
+
+
+def test_the_exercise_works_as_written(binary, tmp_path):
+    """The rule of rewrite.md, before the tests with its own among them, in one source file."""
+    fences = FENCE.findall((ROOT / "docs" / "rewrite.md").read_text())
+    (rule, tests) = [body for language, info, body in fences if language == "cpp" and info]
+    path = ROOT / "tests" / "algebra_test.cpp"
+    (tmp_path / "exercise.cpp").write_text(
+        rule + path.read_text().replace("TEST(Rules,", tests + "\nTEST(Rules,", 1))
+    for file, body in (("rule.cpp", rule), ("tests.cpp", tests)):
+        command = [ROOT / ".venv/bin/clang-format", f"--style=file:{ROOT}/.clang-format"]
+        assert subprocess.run(command, input=body, text=True, capture_output=True,
+                              check=True).stdout == body, file
+    library = binary.parent / "library" / "libcoda.a"
+    dnnl = sorted((ROOT / ".venv" / "lib").glob("libdnnl.so*"))[0]
+    code, output = run(
+        f"c++ -std=c++20 -O0 -Wall -Wextra -Werror -Wno-missing-field-initializers -I{ROOT}"
+        f" -DCODA_SOURCE_DIR='\"{ROOT}\"' exercise.cpp -o exercise -lgtest_main -lgtest {library}"
+        f" {dnnl} -Wl,-rpath,{dnnl.parent} -lhwy -lgomp -ldl -lpthread", tmp_path)
+    assert code == 0, output
+    code, output = run("./exercise --gtest_filter='ScalarScale.*'", tmp_path)
+    assert code == 0 and "2 tests" in output, output
