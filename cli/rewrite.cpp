@@ -22,7 +22,7 @@ constexpr std::int64_t kDefaultSize = 128;
 struct Options {
   std::string file, name, of, wrt, tie;
   std::vector<std::string> sizes;
-  bool grad = false, json = false;
+  bool grad = false, json = false, delay_f16 = false;
   int layers = 0;  // 0: the block itself
   std::string save, recompute, accumulate;
   std::optional<std::int64_t> memory;
@@ -78,7 +78,8 @@ RewriteOptions rewrite_options(const Program& block, const Options& options) {
     }
     return std::set<std::string>(names.begin(), names.end());
   };
-  return {.memory = options.memory,
+  return {.delay_f16 = options.delay_f16,
+          .memory = options.memory,
           .save = set(options.save),
           .recompute = set(options.recompute),
           .sizes = sizes_from(options.sizes)};
@@ -205,6 +206,8 @@ void add_rewriting(CLI::App* command, Options& options) {
   of_training(command->add_option(
       "--accumulate", options.accumulate,
       "Parameters whose gradients add into what is there, in f32; or NAME=bf16"));
+  command->add_flag("--delay-f16", options.delay_f16,
+                    "Let row scales leave products of f16, whose range what is left may exceed");
   command->add_flag("--json", options.json, "The same as JSON");
 }
 
