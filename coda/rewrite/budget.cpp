@@ -1,4 +1,5 @@
-// coda/rewrite/budget.cpp: one product after the other runs twice until the rest fits.
+// coda/rewrite/budget.cpp: what is cheapest to have again for each byte is not kept, one kind after
+// the other, until the rest fits.
 #include "coda/rewrite/budget.h"
 
 #include <algorithm>
@@ -13,16 +14,53 @@ double flops_of(const Program& program, const Node& product, const Sizes& sizes)
          static_cast<double>(require_extent(product.attr.axis, sizes));
 }
 
-// The products from which maps and layout lead to `v`.
-void products_behind(const Program& program, Value v, std::set<Value>& seen,
-                     std::set<Value>& products) {
+// The products between `v` and what is kept, from which maps and layout lead to it.
+void products_behind(const Program& program, Value v, const std::set<Value>& kept,
+                     std::set<Value>& seen, std::set<Value>& products) {
   if (program.is_param(v) || !seen.insert(v).second) return;
   const Node& node = program.node(v);
-  if (node.op == Op::product) {
-    products.insert(v);
-  } else if (is_map(node.op) || class_of(node.op) == OpClass::layout) {
-    for (const Value arg : node.args) products_behind(program, arg, seen, products);
+  if (node.op == Op::product) products.insert(v);
+  if (node.op != Op::product && !is_map(node.op) && class_of(node.op) != OpClass::layout) return;
+  for (const Value arg : node.args) {
+    if (!kept.contains(arg)) products_behind(program, arg, kept, seen, products);
   }
+}
+
+// A kept value, and what it takes not to keep it.
+struct Candidate {
+  Value value;
+  std::set<Value> products;
+  double price = 0;  // flops for each byte
+};
+
+// Those that are cheapest, layers that are alike together; none: all were tried.
+std::vector<Candidate> cheapest(const Program& joint, const Training& training,
+                                const Saving& saving, const std::set<Value>& tried,
+                                const Sizes& sizes) {
+  std::set<Value> kept;
+  for (const auto& [v, type] : training.kept) kept.insert(v);
+  std::vector<Candidate> best;
+  for (const auto& [v, type] : training.kept) {
+    const double freed =
+        static_cast<double>(elements_of(type, sizes)) * static_cast<double>(size_of(type.dtype));
+    if (tried.contains(v) || freed <= 0) continue;
+    Candidate candidate{.value = v, .products = {}};
+    std::set<Value> seen;
+    products_behind(joint, v, kept, seen, candidate.products);
+    for (const Value product : candidate.products) {
+      if (saving.again.contains(product)) continue;
+      candidate.price += flops_of(joint, joint.node(product), sizes) / freed;
+    }
+    if (!best.empty() && candidate.price > best.front().price) continue;
+    if (!best.empty() && candidate.price < best.front().price) best.clear();
+    best.push_back(std::move(candidate));
+  }
+  return best;
+}
+
+void give_up(const Candidate& candidate, Saving& saving) {
+  saving.again.insert(candidate.products.begin(), candidate.products.end());
+  saving.recompute_values.insert(candidate.value);
 }
 
 }  // namespace
@@ -53,34 +91,24 @@ Training halves_within(const Program& joint, std::size_t params, std::size_t res
   Training training = halves(joint, params, results, saving);
   std::set<Value> tried;
   for (std::int64_t bytes = kept_bytes(training, all); bytes > memory;) {
-    // Of each product behind a kept value: what running it again costs for each byte.
-    std::optional<Value> best;
-    double least = 0;
-    for (const auto& [v, type] : training.kept) {
-      std::set<Value> seen, products;
-      products_behind(joint, v, seen, products);
-      double flops = 0;
-      bool again = !products.empty();
-      for (const Value product : products) {
-        flops += flops_of(joint, joint.node(product), all);
-        again = again && !tried.contains(product);
-      }
-      const double freed =
-          static_cast<double>(elements_of(type, all)) * static_cast<double>(size_of(type.dtype));
-      if (!again || freed <= 0 || (best && flops / freed >= least)) continue;
-      best = v;
-      least = flops / freed;
-    }
-    if (!best) break;
+    const std::vector<Candidate> best = cheapest(joint, training, saving, tried, all);
+    if (best.empty()) break;
     Saving more = saving;
-    std::set<Value> seen, products;
-    products_behind(joint, *best, seen, products);
-    tried.insert(products.begin(), products.end());
-    more.again.insert(products.begin(), products.end());
-    more.recompute_values.insert(*best);
+    for (const Candidate& each : best) {
+      tried.insert(each.value);
+      give_up(each, more);
+    }
     Training less = halves(joint, params, results, more);
     const std::int64_t now = kept_bytes(less, all);
     if (now >= bytes) continue;
+    if (now < memory && best.size() > 1) {  // some of them may be enough
+      more = saving;
+      for (const Candidate& each : best) {
+        give_up(each, more);
+        less = halves(joint, params, results, more);
+        if (kept_bytes(less, all) <= memory) return less;
+      }
+    }
     saving = std::move(more);
     training = std::move(less);
     bytes = now;

@@ -10,9 +10,9 @@ namespace coda {
 // Bytes that forward keeps for backward, results of the block among them.
 std::int64_t kept_bytes(const Training& training, const Sizes& sizes);
 
-// halves() that keeps at most `memory` bytes: as long as it keeps more, the product that is
-// cheapest to run again for each byte that this frees runs again in the backward. What it cannot
-// free it keeps. At most one round for each product.
+// halves() that keeps at most `memory` bytes: as long as it keeps more, what is cheapest to compute
+// again for each byte that this frees is not kept; products run again for it. What it cannot free
+// it keeps. At most two rounds for each kept value.
 Training halves_within(const Program& joint, std::size_t params, std::size_t results, Saving saving,
                        std::int64_t memory, const Sizes& sizes);
 
