@@ -126,7 +126,7 @@ void require_known(const Program& program, const GradOptions& options, const Req
            "a gradient that accumulates is one of those asked for",
            suggestion(name, known, "leave it out"));
     }
-    if (!is_float(dtype)) {
+    if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) {
       fail(program,
            "the gradient of `" + name + "` cannot accumulate in " + std::string(name_of(dtype)),
            "gradients accumulate in f32, bf16 or f16", "name one of these");

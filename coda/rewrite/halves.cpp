@@ -126,6 +126,8 @@ class Halves {
           saving.recompute_values.contains(v)) {
         needs.recomputed.insert(v);
       }
+      // The marked value under its own name is the same value.
+      if (joint_.node(v).op == Op::recompute) needs.recomputed.insert(joint_.node(v).args[0]);
     }
     return needs;
   }
