@@ -41,7 +41,8 @@ inline GradOptions training_gradients(const Program& block) {
   return options;
 }
 
-// One forward and its backward on the CPU, tensors by name.
+// One forward and its backward on the CPU, tensors by name. What accumulates adds to the tensor
+// that is there.
 class TrainingStep {
  public:
   using Tensors = std::map<std::string, OwnedTensor>;
@@ -53,6 +54,7 @@ class TrainingStep {
         forward_(rewritten_.forward.schedule, cpu_backend(), sizes),
         backward_(rewritten_.backward->schedule, cpu_backend(), sizes) {}
 
+  const Rewritten& rewritten() const { return rewritten_; }
   // Adds to `tensors` what both make.
   void run(Tensors& tensors) const {
     run(rewritten_.forward.schedule, forward_, tensors);
@@ -64,6 +66,10 @@ class TrainingStep {
     std::vector<Tensor> params, results;
     for (const Param& param : schedule.params) params.push_back(tensors.at(param.name).tensor());
     for (const Result& result : schedule.results) {
+      if (result.store == Store::accumulate && tensors.contains(result.name)) {
+        results.push_back(tensors.at(result.name).tensor());
+        continue;
+      }
       OwnedTensor made(result.type.dtype, shape_of(result.type, sizes_));
       results.push_back(
           tensors.insert_or_assign(result.name, std::move(made)).first->second.tensor());
