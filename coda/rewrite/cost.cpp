@@ -13,6 +13,10 @@ double& entry(std::vector<double>& known, std::int32_t i) {
   return known[static_cast<std::size_t>(i)];
 }
 
+bool is_reduction(Op op) {
+  return class_of(op) == OpClass::reduce || class_of(op) == OpClass::block_reduce;
+}
+
 double seconds(double bytes, double flops) {
   return std::max(bytes / kBandwidth, flops / kThroughput) + kLaunch;
 }
@@ -56,6 +60,7 @@ double Costs::flops(int n) const {
 // A table that is only gathered or picked from counts what that touches.
 double Costs::bytes_read(Value v, const Part& part) const {
   const double whole = bytes(v);
+  if (std::ranges::find(part.results, v) != part.results.end()) return whole;
   double touched = 0;
   const auto size = static_cast<double>(size_of(working_->work().type(v).dtype));
   for (const int n : part.nodes) {
@@ -69,6 +74,20 @@ double Costs::bytes_read(Value v, const Part& part) const {
   return std::min(whole, touched);
 }
 
+double Costs::bytes_stored(const Part& part) const {
+  double sum = 0;
+  for (const Value v : part.results) sum += stored_bytes(v);
+  for (const Value v : part.crossing) {
+    const std::string& name = working_->is_result(v) ? working_->crossing(v).name : std::string();
+    const auto same = [&](int r) {
+      return working_->result(r).name == name;
+    };
+    // Readers take one of the results, where that will do.
+    if (std::ranges::none_of(working_->results_of(v), same)) sum += bytes(v);
+  }
+  return sum;
+}
+
 Costs::Amounts Costs::amounts(const Part& part) const {
   Amounts sum;
   bool indexed = false;
@@ -77,21 +96,78 @@ Costs::Amounts Costs::amounts(const Part& part) const {
     indexed = indexed || class_of(working_->node(n).op) == OpClass::indexed;
   }
   for (const Value v : part.reads) sum.bytes += indexed ? bytes_read(v, part) : bytes(v);
-  for (const Value v : part.results) sum.bytes += stored_bytes(v);
-  for (const Value v : part.crossing) {
-    const std::string& name = working_->is_result(v) ? working_->crossing(v).name : std::string();
-    const auto same = [&](int r) {
-      return working_->result(r).name == name;
-    };
-    // Readers take one of the results, where that will do.
-    if (std::ranges::none_of(working_->results_of(v), same)) sum.bytes += bytes(v);
-  }
+  sum.bytes += bytes_stored(part);
   return sum;
+}
+
+bool Costs::rounds(Value v) const {
+  if (working_->work().is_param(v)) return false;
+  if (static_cast<std::size_t>(v.id) >= rounds_.size()) {
+    rounds_.resize(working_->work().values().size(), -1);
+  }
+  int& rounds = rounds_[static_cast<std::size_t>(v.id)];
+  if (rounds < 0) {
+    const DType stored = working_->crossing(v).type.dtype, typed = working_->work().type(v).dtype;
+    rounds = is_float(typed) && size_of(stored) < size_of(typed) ? 1 : 0;
+  }
+  return rounds > 0;
+}
+
+const std::vector<int>& Costs::reductions(Value v) const {
+  const auto at = static_cast<std::size_t>(v.id);
+  if (at >= reductions_.size()) reductions_.resize(working_->work().values().size());
+  if (reductions_[at]) return *reductions_[at];
+  std::vector<int> found, todo = working_->users(v), seen;
+  while (!todo.empty()) {
+    const int n = todo.back();
+    todo.pop_back();
+    if (!insert_sorted(seen, n)) continue;
+    const Node& node = working_->node(n);
+    if (is_reduction(node.op)) {
+      insert_sorted(found, n);
+    } else if (node.op != Op::product) {
+      for (const Value made : node.results) {
+        todo.insert(todo.end(), working_->users(made).begin(), working_->users(made).end());
+      }
+    }
+  }
+  reductions_[at] = std::move(found);
+  return *reductions_[at];
+}
+
+double Costs::rounded(const Part& part) const {
+  tainted_.clear();
+  for (const Value v : part.reads) {
+    if (rounds(v)) tainted_.push_back(v);
+  }
+  if (tainted_.empty()) return 0;
+  const auto is_tainted = [&](Value v) {
+    return std::ranges::find(tainted_, v) != tainted_.end();
+  };
+  double count = 0;
+  for (const int n : part.nodes) {
+    const Node& node = working_->node(n);
+    if (node.op == Op::product || std::ranges::none_of(node.args, is_tainted)) continue;
+    if (is_reduction(node.op)) {
+      ++count;
+    } else {
+      tainted_.insert(tainted_.end(), node.results.begin(), node.results.end());
+    }
+  }
+  const auto visit = [&](Value v) {
+    if (working_->work().is_param(v) || rounds(v) || !is_tainted(v)) return;
+    for (const int n : reductions(v)) count += in_sorted(part.nodes, n) ? 0 : 1;
+  };
+  for (const Value v : part.results) visit(v);
+  for (const Value v : part.crossing) {
+    if (!working_->is_result(v)) visit(v);
+  }
+  return count * kRounded;
 }
 
 double Costs::at_least(const Part& part) const {
   const Amounts amounts = this->amounts(part);
-  return seconds(amounts.bytes, amounts.flops);
+  return seconds(amounts.bytes, amounts.flops) + rounded(part);
 }
 
 double Costs::of(const Part& part, Verdicts& verdicts) const {
@@ -105,7 +181,7 @@ double Costs::of(const Part& part, Verdicts& verdicts) const {
     }
   }
   // Whole rows come before a tile can start: nothing hides them.
-  return seconds(amounts.bytes + more, amounts.flops) + late / kBandwidth;
+  return seconds(amounts.bytes + more, amounts.flops) + late / kBandwidth + rounded(part);
 }
 
 }  // namespace coda

@@ -6,7 +6,7 @@
 namespace coda {
 namespace {
 
-constexpr double kLeast = 1e-12;  // seconds: less is no gain but rounding
+constexpr double kLeast = 1e-11;  // seconds: less is no gain but rounding
 
 }  // namespace
 
@@ -14,6 +14,7 @@ Cut::Cut(const Working& working, Verdicts& verdicts, const Costs& costs, std::ve
     : working_(&working),
       verdicts_(&verdicts),
       costs_(&costs),
+      ties_(working),
       owner_(working.work().values().size(), kNone),
       readers_(owner_.size()),
       marks_(working.work().nodes().size()) {
@@ -186,6 +187,7 @@ double Cut::try_out(std::vector<Change> changes) {
       return is_stored(v) && owner(v) != k;
     };
     if (!std::ranges::all_of(part(k).reads, is_there)) return 0;
+    if (!ties_.allow(part(k).nodes)) return 0;
     if (part(k).kind != Part::Kind::alone && !verdicts_->accepts(part(k))) return 0;
     kernels_[static_cast<std::size_t>(k)].cost = costs_->of(part(k), *verdicts_);
     now += cost(k);

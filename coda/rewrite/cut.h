@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coda/rewrite/cost.h"
+#include "coda/rewrite/ties.h"
 #include "coda/rewrite/verdict.h"
 #include "coda/rewrite/working.h"
 
@@ -77,6 +78,7 @@ class Cut {
   const Working* working_;
   Verdicts* verdicts_;
   const Costs* costs_;
+  Ties ties_;
   std::vector<Kernel> kernels_;
   std::vector<int> owner_;                          // of each working value
   std::vector<std::vector<int>> readers_;           // of each working value, sorted

@@ -60,7 +60,9 @@ class Search {
       if (changes_.size() == before) break;
     }
     cut_.sort();
-    Improved improved{.parts = cut_.parts(), .now_in = {}, .changes = std::move(changes_)};
+    Improved improved{
+        .parts = cut_.parts(), .cost = 0, .now_in = {}, .changes = std::move(changes_)};
+    for (const int k : cut_.order()) improved.cost += cut_.cost(k);
     for (int k : now_in_) {
       while (now_in_[static_cast<std::size_t>(k)] != k) k = now_in_[static_cast<std::size_t>(k)];
       improved.now_in.push_back(cut_.alive(k) ? static_cast<int>(cut_.position(k)) : -1);

@@ -2,6 +2,8 @@
 #include "coda/rewrite/nominal.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 namespace coda {
 namespace {
@@ -26,8 +28,9 @@ double extent_of(const Factor& factor, const OfName& of_name) {
       return sum > 0 ? sum : extent_of(factor.terms().front().dim, of_name) / 2;
     }
     case Factor::Kind::quotient:
-    case Factor::Kind::blocks:
       return std::max(1.0, extent_of(factor.dim(), of_name) / static_cast<double>(factor.number()));
+    case Factor::Kind::blocks:
+      return std::ceil(extent_of(factor.dim(), of_name) / static_cast<double>(factor.number()));
   }
   throw InternalError("a kind of factor that has no nominal size");
 }

@@ -11,6 +11,7 @@
 
 #include "coda/rewrite/arrange.h"
 #include "coda/rewrite/cost.h"
+#include "coda/rewrite/exact.h"
 #include "coda/rewrite/improve.h"
 #include "coda/rewrite/kernels.h"
 #include "coda/rewrite/lazy.h"
@@ -64,32 +65,43 @@ class Placer {
   }
 
  private:
-  // The greedy cut, improved, as steps.
+  // The greedy cut, improved, as steps; the cheapest of all cuts where the block is small.
   Partition finish() {
     std::vector<int> numbers;
     std::vector<Part> greedy = kernels_.parts(numbers);
     const Costs costs(kernels_, sizes_);
     const Improved improved = improve(kernels_, kernels_.verdicts(), costs, std::move(greedy));
-    const std::vector<Part>& parts = improved.parts;
-    const std::vector<int> order = kernels_.run_order(parts);
-    Partition partition{
-        .block = block_, .schedule = kernels_.schedule(parts, order), .placements = {}};
-    std::vector<int> step_of(parts.size());
-    for (std::size_t s = 0; s < order.size(); ++s) {
-      step_of[static_cast<std::size_t>(order[s])] = static_cast<int>(s);
-    }
-    std::vector<int> of_kernels(static_cast<std::size_t>(kernels_.count()), -1);
-    for (std::size_t p = 0; p < numbers.size(); ++p) {
-      const int now = improved.now_in[p];
-      if (now < 0 || numbers[p] == kNone) continue;
-      of_kernels[static_cast<std::size_t>(numbers[p])] = step_of[static_cast<std::size_t>(now)];
+    if (auto cheapest = exact(block_, sizes_, improved.cost, kernels_, kernels_.verdicts())) {
+      for (std::string& reason : reasons_) reason += "; then where the cheapest of all cuts has it";
+      return steps(*cheapest->working, cheapest->parts, cheapest->cost, {}, {});
     }
     for (const Improved::Change& change : improved.changes) {
       std::set<int> origins;
       for (const int n : change.nodes) origins.insert(kernels_.origin(n));
       for (const int n : origins) reason(n) += "; " + change.what;
     }
-    const std::vector<int> steps = steps_of_nodes(parts, step_of);
+    return steps(kernels_, improved.parts, improved.cost, numbers, improved.now_in);
+  }
+
+  // `numbers` of kernels, and the part that each now is.
+  Partition steps(const Working& working, const std::vector<Part>& parts, double seconds,
+                  const std::vector<int>& numbers, const std::vector<int>& now_in) {
+    const std::vector<int> order = working.run_order(parts);
+    std::vector<int> step_of(parts.size());
+    for (std::size_t s = 0; s < order.size(); ++s) {
+      step_of[static_cast<std::size_t>(order[s])] = static_cast<int>(s);
+    }
+    std::vector<int> of_kernels(static_cast<std::size_t>(kernels_.count()), -1);
+    for (std::size_t p = 0; p < numbers.size(); ++p) {
+      if (now_in[p] < 0 || numbers[p] == kNone) continue;
+      of_kernels[static_cast<std::size_t>(numbers[p])] =
+          step_of[static_cast<std::size_t>(now_in[p])];
+    }
+    Partition partition{.block = block_,
+                        .schedule = working.schedule(parts, order),
+                        .placements = {},
+                        .seconds = seconds};
+    const std::vector<int> steps = steps_of_nodes(working, parts, step_of);
     for (std::size_t n = 0; n < steps.size(); ++n) {
       partition.placements.push_back({steps[n], name_kernels(reasons_[n], of_kernels)});
     }
@@ -97,12 +109,12 @@ class Placer {
   }
 
   // The step that stores what a node makes, else the first that computes it; -1: none does.
-  std::vector<int> steps_of_nodes(const std::vector<Part>& parts,
+  std::vector<int> steps_of_nodes(const Working& working, const std::vector<Part>& parts,
                                   const std::vector<int>& step_of) const {
     std::vector<int> steps(block_.nodes().size(), -1);
     std::vector<bool> stored(steps.size());
     const auto place = [&](int n, int step, bool stores) {
-      const auto at = static_cast<std::size_t>(kernels_.origin(n));
+      const auto at = static_cast<std::size_t>(working.origin(n));
       if (stored[at] && !stores) return;
       if (steps[at] >= 0 && stored[at] == stores && steps[at] <= step) return;
       steps[at] = step;
@@ -112,7 +124,7 @@ class Placer {
       for (const int n : parts[p].nodes) place(n, step_of[p], false);
       for (const auto* stores : {&parts[p].results, &parts[p].crossing}) {
         for (const Value v : *stores) {
-          if (!kernels_.work().is_param(v)) place(kernels_.producer(v), step_of[p], true);
+          if (!working.work().is_param(v)) place(working.producer(v), step_of[p], true);
         }
       }
     }
@@ -334,15 +346,11 @@ class Placer {
   }
 
   // sum(v, N) = sum(block_sum(v, N), blocks(N)): the block sums in kernel `k`, the rest where it is
-  // read. The same for logsumexp. NOTE: not for max: its gradient compares the operand with it,
-  // which only works if both come from the same rounding.
+  // read. The same for logsumexp.
   bool finish_later(int n, int w, int k) {
     const Node whole = kernels_.node(w);
-    if (whole.op != Op::sum && whole.op != Op::logsumexp) return false;
-    const std::vector<Factor>& axis = whole.attr.axis.factors;
-    if (axis.size() == 1 && axis[0].kind() == Factor::Kind::blocks) return false;  // is the rest
+    if (!Working::is_divisible(kernels_.work(), whole)) return false;
     const Factor rest = Factor::blocks(whole.attr.axis, kBlock);
-    if (has_factor(kernels_.work().type(whole.args[0]), rest)) return false;
     const Op op = whole.op == Op::sum ? Op::block_sum : Op::block_logsumexp;
     const int blocks = kernels_.append(n, op, whole.args, {.axis = whole.attr.axis});
     const Value partial = kernels_.node(blocks).results[0];

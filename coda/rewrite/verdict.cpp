@@ -186,8 +186,8 @@ std::vector<Again> Verdicts::again(const Part& part) {
 
 const Verdicts::Verdict& Verdicts::of(const Part& part) {
   make_key(part);
-  const auto known = verdicts_.find(key_);
-  if (known != verdicts_.end()) return known->second;
+  const auto known = verdicts_->find(key_);
+  if (known != verdicts_->end()) return known->second;
   Verdict verdict;
   if (part.nodes.size() <= kLargest && has_input_operands(part)) {
     if (const auto checked = try_check(working_->step("candidate", part).program)) {
@@ -195,7 +195,7 @@ const Verdicts::Verdict& Verdicts::of(const Part& part) {
       verdict.accepted = true;
     }
   }
-  return verdicts_.emplace(key_, std::move(verdict)).first->second;
+  return verdicts_->emplace(key_, std::move(verdict)).first->second;
 }
 
 // Rule 1, which most candidates break: a product sees inputs through casts, ranges and renames.
@@ -217,7 +217,7 @@ bool Verdicts::has_input_operands(const Part& part) const {
 
 std::optional<std::string> Verdicts::refusal(const Part& part) {
   of(part);
-  Verdict& verdict = verdicts_.at(key_);
+  Verdict& verdict = verdicts_->at(key_);
   if (verdict.accepted) return std::nullopt;
   if (verdict.message.empty()) {
     verdict.names = names(part);

@@ -5,6 +5,7 @@
 // is stored; not by what its values are called.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -23,7 +24,11 @@ struct Again {
 
 class Verdicts {
  public:
-  explicit Verdicts(const Working& working) : working_(&working) {}
+  explicit Verdicts(const Working& working)
+      : working_(&working), verdicts_(std::make_shared<Known>()) {}
+  // Knows, and adds to, what `like` knows; the working program has the same numbers.
+  Verdicts(const Working& working, const Verdicts& like)
+      : working_(&working), verdicts_(like.verdicts_) {}
 
   // `part.reads` may be in any order; `part.nodes` must be sorted.
   bool accepts(const Part& part) { return of(part).accepted; }
@@ -46,6 +51,8 @@ class Verdicts {
     std::size_t operator()(const std::vector<int>& key) const;
   };
 
+  using Known = std::unordered_map<std::vector<int>, Verdict, Hash>;
+
   const Verdict& of(const Part& part);
   void make_key(const Part& part);
   bool has_input_operands(const Part& part) const;
@@ -54,7 +61,7 @@ class Verdicts {
   std::vector<std::pair<int, bool>> find_again(const Part& part, const Checked& checked);
 
   const Working* working_;
-  std::unordered_map<std::vector<int>, Verdict, Hash> verdicts_;
+  std::shared_ptr<Known> verdicts_;
   std::vector<int> key_, locals_, stamps_;  // locals_ of a value counts where its stamp is stamp_
   std::vector<Value> values_;               // by local number
   std::vector<int> result_types_;           // of each result of the block

@@ -43,7 +43,8 @@ Working::Working(const Program& block)
       work_of_(block.values().size()),
       uses_(use_counts(block)),
       dtypes_(storage_dtypes(block)),
-      block_results_(block.values().size()) {
+      block_results_(block.values().size()),
+      numbers_(std::make_shared<std::unordered_map<std::string, int>>()) {
   builder_.place(block.where());
   for (std::size_t r = 0; r < block.results().size(); ++r) {
     taken_.insert(block.results()[r].name);
@@ -61,6 +62,10 @@ Working::Working(const Program& block)
     names_.push_back(param.name);
     crossing_types_.push_back(-1);
   }
+}
+
+Working::Working(const Program& block, const Working& like) : Working(block) {
+  numbers_ = like.numbers_;
 }
 
 int Working::append(int block_node) {
@@ -115,6 +120,24 @@ int Working::append(int block_node, Op op, std::vector<Value> args, Attr attr) {
   return made;
 }
 
+bool Working::is_divisible(const Program& program, const Node& node) {
+  if (node.op != Op::sum && node.op != Op::logsumexp) return false;
+  const std::vector<Factor>& axis = node.attr.axis.factors;
+  if (axis.size() == 1 && axis[0].kind() == Factor::Kind::blocks) return false;
+  return !has_factor(program.type(node.args[0]), Factor::blocks(node.attr.axis, kBlock));
+}
+
+Working::Divided Working::divide(int n) {
+  const Node whole = node(n);
+  const Op op = whole.op == Op::sum ? Op::block_sum : Op::block_logsumexp;
+  Divided divided;
+  divided.blocks = append(origin(n), op, whole.args, {.axis = whole.attr.axis});
+  divided.whole = append(origin(n), whole.op, node(divided.blocks).results,
+                         {.axis = dim_of(Factor::blocks(whole.attr.axis, kBlock))});
+  substitute(n, divided.whole);
+  return divided;
+}
+
 void Working::substitute(int before, int now) {
   const Value old = node(before).results[0], fresh = node(now).results[0];
   for (const Value v : block_values_[index(old)]) work_of_[index(v)] = fresh;
@@ -167,7 +190,7 @@ int Working::crossing_type(Value v) const {
 }
 
 int Working::number_of(const std::string& text) const {
-  return numbers_.try_emplace(text, static_cast<int>(numbers_.size())).first->second;
+  return numbers_->try_emplace(text, static_cast<int>(numbers_->size())).first->second;
 }
 
 int Working::number_of(const Type& type) const {

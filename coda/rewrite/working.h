@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "coda/program/builder.h"
@@ -44,6 +46,8 @@ bool in_sorted(const std::vector<T>& list, const T& value) {
 class Working {
  public:
   explicit Working(const Program& block);
+  // Its numbers of forms and types are those of `like`.
+  Working(const Program& block, const Working& like);
 
   const Program& block() const { return *block_; }
   const Program& work() const { return builder_.so_far(); }
@@ -53,6 +57,15 @@ class Working {
   int append(int block_node);
   // Adds a node that the block does not have, on behalf of `block_node`.
   int append(int block_node, Op op, std::vector<Value> args, Attr attr);
+  // sum(v, N) = sum(block_sum(v, N), blocks(N)), the same for logsumexp: the two nodes instead of
+  // working node `n`.
+  struct Divided {
+    int blocks = -1, whole = -1;
+  };
+  Divided divide(int n);
+  // Not what finishes block sums already. NOTE: not max: its gradient compares the operand with it,
+  // which only works if both come from the same rounding.
+  static bool is_divisible(const Program& program, const Node& node);
   // From now on the value that working node `now` makes stands for that of `before`, which is gone.
   void substitute(int before, int now);
   // No one will use what working node `n` makes.
@@ -121,7 +134,7 @@ class Working {
   std::set<std::string> taken_;
   std::map<std::string, int> next_name_;     // of a base name: the number to try next
   mutable std::vector<int> crossing_types_;  // -1: not asked for yet
-  mutable std::map<std::string, int, std::less<>> numbers_;
+  std::shared_ptr<std::unordered_map<std::string, int>> numbers_;
 };
 
 }  // namespace coda
