@@ -58,6 +58,10 @@ std::map<std::string, std::string> ties(const Options& options) {
 }
 
 Program block_of(const Options& options) {
+  if (!options.grad && !(options.of + options.wrt).empty()) {
+    throw ProgramError("`of=` and `wrt=` ask for a gradient, and none is computed",
+                       "add --grad, or leave them out");
+  }
   if (options.layers == 0) return load_program(options.file, options.name);
   StackOptions stacked{.tied = ties(options)};
   if (!options.name.empty()) stacked.layer = options.name;
@@ -169,9 +173,31 @@ void run_explain(const Options& options) {
   std::cout << (options.json ? explain_json(report).dump(2) + "\n" : explain(report));
 }
 
+// The file among `--grad of=y,z wrt=x,w FILE`.
+void sort_out(const std::vector<std::string>& words, Options& options) {
+  for (const std::string& word : words) {
+    if (word.starts_with("of=")) {
+      options.of = word.substr(3);
+    } else if (word.starts_with("wrt=")) {
+      options.wrt = word.substr(4);
+    } else if (options.file.empty()) {
+      options.file = word;
+    } else {
+      throw CLI::ValidationError("file", "two files: " + options.file + " and " + word +
+                                             "; give one, and of=… or wrt=… beside it");
+    }
+  }
+  if (options.file.empty()) throw CLI::RequiredError("file");
+}
+
 std::shared_ptr<Options> common(CLI::App* command) {
   auto options = std::make_shared<Options>();
-  command->add_option("file", options->file, "Program file")->required();
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "file", [options = options.get()](const auto& words) { sort_out(words, *options); },
+          "Program file; of=y,z and wrt=x,w may stand for --of and --wrt")
+      ->required()
+      ->expected(1, 3);
   command->add_option("--block,--program", options->name,
                       "The block or program of the file; the last one if not given");
   command->add_option("--of", options->of, "Results to differentiate, like y,z; all if not given");
