@@ -18,6 +18,8 @@
 #include "coda/core/error.h"
 #include "coda/program/schedule.h"
 #include "coda/program/text.h"
+#include "coda/rewrite/grad.h"
+#include "coda/rewrite/rewrite.h"
 #include "tests/numeric_gradient.h"
 
 namespace coda::testing {
@@ -257,6 +259,39 @@ inline std::string not_kernels(const Schedule& schedule) {
     }
   }
   return "";
+}
+
+// What the block's schedules make of `inputs` in double, and where that differs from the block and
+// its gradient.
+struct Exact {
+  Tensors made;
+  std::string differences;
+};
+
+inline Tensors drawn(const Program& program, const GradOptions& gradients, const Sizes& sizes) {
+  Tensors inputs;
+  const Fill fill{.seed = 7, .at = {{"eps", 0.1}, {"rate", 0.25}, {"ignore_index", 1}}};
+  draw(joint(program, gradients), sizes, fill, inputs);
+  return inputs;
+}
+
+inline Exact run_exact(const Program& block, const GradOptions& gradients, const Rewritten& made,
+                       const Sizes& sizes, const Tensors& inputs) {
+  EXPECT_EQ(not_kernels(made.forward.schedule), "");
+  EXPECT_EQ(not_kernels(made.backward->schedule), "");
+  const Program whole = joint(block, gradients);
+  Tensors all;
+  for (const auto& [name, tensor] : inputs) all.emplace(name, dense_copy(tensor.tensor()));
+  Exact exact{.made = ExactSchedule(made.forward.schedule, sizes, all).take(), .differences = {}};
+  for (const auto& [name, tensor] : exact.made) {
+    all.insert_or_assign(name, dense_copy(tensor.tensor()));
+  }
+  exact.made.merge(ExactSchedule(made.backward->schedule, sizes, all).take());
+  const auto truth = [&](const Tensors& at) {
+    return evaluate(whole, sizes, at);
+  };
+  exact.differences = differences(truth, inputs, truth(inputs), exact.made, 1e-10);
+  return exact;
 }
 
 }  // namespace coda::testing

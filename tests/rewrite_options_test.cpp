@@ -56,39 +56,6 @@ std::int64_t kept(const Rewritten& made, const Program& block, const Sizes& size
   return bytes;
 }
 
-// What the block's schedules make of `inputs` in double, and where that differs from the block and
-// its gradient.
-struct Exact {
-  Tensors made;
-  std::string differences;
-};
-
-Tensors drawn(const Program& program, const GradOptions& gradients, const Sizes& sizes) {
-  Tensors inputs;
-  const Fill fill{.seed = 7, .at = {{"eps", 0.1}, {"rate", 0.25}, {"ignore_index", 1}}};
-  draw(joint(program, gradients), sizes, fill, inputs);
-  return inputs;
-}
-
-Exact run_exact(const Program& block, const GradOptions& gradients, const Rewritten& made,
-                const Sizes& sizes, const Tensors& inputs) {
-  EXPECT_EQ(not_kernels(made.forward.schedule), "");
-  EXPECT_EQ(not_kernels(made.backward->schedule), "");
-  const Program whole = joint(block, gradients);
-  Tensors all;
-  for (const auto& [name, tensor] : inputs) all.emplace(name, dense_copy(tensor.tensor()));
-  Exact exact{.made = ExactSchedule(made.forward.schedule, sizes, all).take(), .differences = {}};
-  for (const auto& [name, tensor] : exact.made) {
-    all.insert_or_assign(name, dense_copy(tensor.tensor()));
-  }
-  exact.made.merge(ExactSchedule(made.backward->schedule, sizes, all).take());
-  const auto truth = [&](const Tensors& at) {
-    return evaluate(whole, sizes, at);
-  };
-  exact.differences = differences(truth, inputs, truth(inputs), exact.made, 1e-10);
-  return exact;
-}
-
 // Rewritten, and equal to the block's meaning.
 Rewritten rewritten(const Program& block, const Sizes& sizes, const RewriteOptions& options = {},
                     const GradOptions& gradients = {}) {
