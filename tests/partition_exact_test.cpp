@@ -54,9 +54,14 @@ std::optional<double> seconds(const Program& program, const std::set<int>& round
   const Ledger counts = ledger(as_schedule(program), kSizes);
   double bytes = static_cast<double>(counts.total.bytes_read + counts.total.bytes_written);
   double flops = 0, late = 0, accuracy = 0;
-  std::set<int> tainted = rounded;  // values
+  std::set<int> tainted = rounded, fresh;  // values
+  const auto is_fresh = [&](Value v) {
+    return fresh.contains(v.id);
+  };
   for (const Node& node : program.nodes()) {
-    if (node.op == Op::product) {
+    if (node.op == Op::product || std::ranges::any_of(node.args, is_fresh)) {
+      for (const Value v : node.results) fresh.insert(v.id);
+      if (node.op != Op::product) continue;
       flops += 2 * static_cast<double>(elements_of(program.type(node.results[0]), kSizes) *
                                        require_extent(node.attr.axis, kSizes));
       continue;
@@ -255,10 +260,17 @@ class BruteForce {
   // Reductions outside of a kernel that read what it stores in full width, made of rounded values.
   int late_reductions(const std::set<Value>& inputs, const std::set<Value>& computed, Set next) {
     const auto made_of = [&](const std::set<Value>& from, bool in_kernel) {
-      std::set<Value> all = from;
+      std::set<Value> all = from, fresh;
       for (const Node& node : program_.nodes()) {
-        if (node.op == Op::product || is_reduction(node.op)) continue;
         if (in_kernel && !computed.contains(node.results[0])) continue;
+        const auto is_fresh = [&](Value v) {
+          return in_kernel && fresh.contains(v);
+        };
+        if (node.op == Op::product || std::ranges::any_of(node.args, is_fresh)) {
+          if (in_kernel) fresh.insert(node.results.begin(), node.results.end());
+          continue;
+        }
+        if (is_reduction(node.op)) continue;
         const auto is_in = [&](Value v) {
           return all.contains(v);
         };

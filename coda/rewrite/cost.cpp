@@ -144,10 +144,18 @@ double Costs::rounded(const Part& part) const {
   const auto is_tainted = [&](Value v) {
     return std::ranges::find(tainted_, v) != tainted_.end();
   };
+  const auto is_fresh = [&](Value v) {
+    return std::ranges::find(fresh_, v) != fresh_.end();
+  };
   double count = 0;
+  fresh_.clear();
   for (const int n : part.nodes) {
     const Node& node = working_->node(n);
-    if (node.op == Op::product || std::ranges::none_of(node.args, is_tainted)) continue;
+    if (node.op == Op::product || std::ranges::any_of(node.args, is_fresh)) {
+      fresh_.insert(fresh_.end(), node.results.begin(), node.results.end());
+      continue;
+    }
+    if (std::ranges::none_of(node.args, is_tainted)) continue;
     if (is_reduction(node.op)) {
       ++count;
     } else {

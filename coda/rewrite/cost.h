@@ -11,7 +11,8 @@
 // Accuracy comes before time: each reduction of a kernel that reads what another kernel rounded
 // when it stored it adds kRounded, more than any kernel takes; and so does each reduction elsewhere
 // that reads a full-width value which this kernel made of rounded ones. So a statistic is made of
-// unrounded values wherever a cut can have it so.
+// unrounded values wherever a cut can have it so. What a product went into is another value, and is
+// not rounded yet.
 #pragma once
 
 #include <optional>
@@ -60,7 +61,7 @@ class Costs {
   Nominal nominal_;
   mutable std::vector<double> bytes_, stored_, flops_;  // by value, value, node; -1: not known yet
   mutable std::vector<int> rounds_;                     // by value; -1: not known yet
-  mutable std::vector<Value> tainted_;
+  mutable std::vector<Value> tainted_, fresh_;
   mutable std::vector<std::optional<std::vector<int>>> reductions_;  // by value
 };
 
