@@ -249,7 +249,10 @@ TEST(Options, GradientsOfTablesAndHeadsAdd) {
       model, {{"B", 1}, {"S", 6}, {"D", 64}, {"H", 2}, {"G", 1}, {"E", 4}, {"F", 40}, {"V", 9}});
   GradOptions gradients = training_gradients(model);
   for (const std::string& name : gradients.wrt) gradients.accumulate[name] = DType::f32;
-  rewritten(model, sizes, {}, gradients);
+  const Rewritten made = rewritten(model, sizes, {}, gradients);
+  for (const Result& result : made.backward->schedule.results) {
+    EXPECT_EQ(result.store, Store::accumulate) << result.name;
+  }
   expect_added(model, gradients, sizes);
 }
 
