@@ -101,6 +101,7 @@ std::vector<std::optional<int>> layers_of(const Schedule& schedule, std::span<co
   std::vector<std::optional<int>> layers;
   for (const Step& step : schedule.steps) {
     Votes work, gradients, values;
+    bool passes_on = false;  // makes more than gradients of parameters
     for (const Node& node : step.program.nodes()) {
       const bool reads_weights = node.op == Op::product || class_of(node.op) == OpClass::indexed;
       for (const Value v : node.args) {
@@ -113,7 +114,11 @@ std::vector<std::optional<int>> layers_of(const Schedule& schedule, std::span<co
     for (const std::string& name : step.outputs) {
       const std::string of = name.starts_with("d_") ? name.substr(2) : "";
       if (matrices.contains(of)) work[layer_of(of)] += 2;
-      if (all.contains(of)) ++gradients[layer_of(of)];
+      if (all.contains(of)) {
+        ++gradients[layer_of(of)];
+      } else {
+        passes_on = true;
+      }
       if (const auto layer = layer_of(name)) ++values[layer];
     }
     for (const std::string& name : step.inputs) {
@@ -121,7 +126,8 @@ std::vector<std::optional<int>> layers_of(const Schedule& schedule, std::span<co
       if (!layer && made.contains(name)) layer = made.at(name);
       if (layer) ++values[layer];
     }
-    layers.push_back(winner(!work.empty() ? work : !gradients.empty() ? gradients : values));
+    const bool finishes = !gradients.empty() && !passes_on;
+    layers.push_back(winner(!work.empty() ? work : finishes ? gradients : values));
     for (const std::string& name : step.outputs) made[name] = layers.back();
   }
   return layers;
