@@ -54,7 +54,9 @@ Adjoints::Adjoints(const Program& program, const std::vector<Value>& wrt, Copier
 
 void Adjoints::sum_into(std::optional<Expr>& sum, Value v, Expr e) {
   const Type& type = program_->type(v);
-  for (const Dim& run : missing_runs(Type(e.type()), type)) e = reduce(Op::sum, e, run);
+  // The last dims first: what is left are rows, which sums over rows add up last.
+  const std::vector<Dim> runs = missing_runs(Type(e.type()), type);
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) e = reduce(Op::sum, e, *run);
   if (!sum) {
     sum = e;
     return;
