@@ -14,16 +14,51 @@ double flops_of(const Program& program, const Node& product, const Sizes& sizes)
          static_cast<double>(require_extent(product.attr.axis, sizes));
 }
 
-// The products between `v` and what is kept, from which maps and layout lead to it.
-void products_behind(const Program& program, Value v, const std::set<Value>& kept,
+double bytes_of(const Type& type, const Sizes& sizes) {
+  return static_cast<double>(elements_of(type, sizes)) * static_cast<double>(size_of(type.dtype));
+}
+
+Value behind_casts(const Program& program, Value v) {
+  while (!program.is_param(v) && program.node(v).op == Op::cast) v = program.node(v).args[0];
+  return v;
+}
+
+// The products between `v` and what is kept, from which maps and layout lead to it. False where one
+// of them would read what is not kept.
+//
+// NOTE: a product that runs again must read the very operand that it had in forward. Of another,
+// rounded twice, attention's scores would not fit its logsumexp.
+bool products_behind(const Program& program, Value v, const std::set<Value>& kept,
                      std::set<Value>& seen, std::set<Value>& products) {
-  if (program.is_param(v) || !seen.insert(v).second) return;
+  if (program.is_param(v) || !seen.insert(v).second) return true;
   const Node& node = program.node(v);
-  if (node.op == Op::product) products.insert(v);
-  if (node.op != Op::product && !is_map(node.op) && class_of(node.op) != OpClass::layout) return;
-  for (const Value arg : node.args) {
-    if (!kept.contains(arg)) products_behind(program, arg, kept, seen, products);
+  if (node.op == Op::product) {
+    products.insert(v);
+    return std::ranges::all_of(node.args, [&](Value arg) {
+      arg = behind_casts(program, arg);
+      return program.is_param(arg) || kept.contains(arg);
+    });
   }
+  if (!is_map(node.op) && class_of(node.op) != OpClass::layout) return true;
+  return std::ranges::all_of(node.args, [&](Value arg) {
+    return kept.contains(behind_casts(program, arg)) ||
+           products_behind(program, arg, kept, seen, products);
+  });
+}
+
+// Bytes of what `products` that read `v` make: with `v`, they can make it again.
+double bytes_behind(const Program& program, Value v, const std::set<Value>& products,
+                    const Sizes& sizes) {
+  const std::vector<DType> stored = storage_dtypes(program);
+  double bytes = 0;
+  for (const Value made : products) {
+    const auto is_it = [&](Value arg) {
+      return behind_casts(program, arg) == behind_casts(program, v);
+    };
+    if (std::ranges::none_of(program.node(made).args, is_it)) continue;
+    bytes += bytes_of({stored[static_cast<std::size_t>(made.id)], program.type(made).dims}, sizes);
+  }
+  return bytes;
 }
 
 // A kept value, and what it takes not to keep it.
@@ -38,15 +73,19 @@ std::vector<Candidate> cheapest(const Program& joint, const Training& training,
                                 const Saving& saving, const std::set<Value>& tried,
                                 const Sizes& sizes) {
   std::set<Value> kept;
-  for (const auto& [v, type] : training.kept) kept.insert(v);
+  for (const auto& [v, type] : training.kept) kept.insert(behind_casts(joint, v));
+  std::set<Value> seen_of_all, behind_any = saving.again;
+  for (const auto& [v, type] : training.kept) {
+    products_behind(joint, v, kept, seen_of_all, behind_any);
+  }
   std::vector<Candidate> best;
   for (const auto& [v, type] : training.kept) {
-    const double freed =
-        static_cast<double>(elements_of(type, sizes)) * static_cast<double>(size_of(type.dtype));
+    const double freed = bytes_of(type, sizes);
     if (tried.contains(v) || freed <= 0) continue;
+    if (bytes_behind(joint, v, behind_any, sizes) >= freed) continue;
     Candidate candidate{.value = v, .products = {}};
     std::set<Value> seen;
-    products_behind(joint, v, kept, seen, candidate.products);
+    if (!products_behind(joint, v, kept, seen, candidate.products)) continue;
     for (const Value product : candidate.products) {
       if (saving.again.contains(product)) continue;
       candidate.price += flops_of(joint, joint.node(product), sizes) / freed;
