@@ -6,6 +6,7 @@
 
 #include "coda/algebra/factors.h"
 #include "coda/algebra/rebuild.h"
+#include "coda/algebra/rule.h"
 
 namespace coda {
 namespace {
@@ -108,7 +109,8 @@ class Arranger {
 }  // namespace
 
 Program arrange(const Program& block) {
-  return Arranger(block).run();
+  Situation situation;
+  return merged_sums(Arranger(block).run(), situation);
 }
 
 }  // namespace coda

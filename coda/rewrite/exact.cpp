@@ -36,8 +36,12 @@ struct Storing {
 
 class Search {
  public:
-  Search(const Working& working, const Verdicts& known, const Sizes& sizes)
-      : working_(working), verdicts_(working, known), costs_(working, sizes), ties_(working) {
+  Search(const Working& working, const Verdicts& known, const Sizes& sizes, int& questions)
+      : working_(working),
+        verdicts_(working, known),
+        costs_(working, sizes),
+        ties_(working),
+        questions_(questions) {
     find_nodes();
     find_stores();
   }
@@ -62,7 +66,7 @@ class Search {
       if (way.kernel >= 0) {  // only now is check() asked
         Kernel& kernel = kernels_[static_cast<std::size_t>(way.kernel)];
         if (way.cost >= best_[way.set] - kLeast || !ask(kernel)) continue;
-        if (asked_ > kExactQuestions) return std::nullopt;
+        if (questions_ <= 0) return std::nullopt;
         const double cost = best_[way.from] + kernel.cost;
         const double bound = cost + rest(way.set, 0);
         if (cost >= best_[way.set] - kLeast || bound >= limit - kLeast) continue;
@@ -365,7 +369,7 @@ class Search {
 
   bool ask(Kernel& kernel) {
     if (kernel.verdict == 0) {
-      ++asked_;
+      --questions_;
       const Part candidate = part(kernel);
       const bool accepted = ties_.allow(candidate.nodes) && verdicts_.accepts(candidate);
       kernel.verdict = accepted ? 1 : 2;
@@ -405,7 +409,7 @@ class Search {
   std::vector<Storing> stores_;
   std::vector<Mask> stores_of_;  // of each node
   std::vector<int> readable_;    // of each working value: the store that others read; -1: none
-  int asked_ = 0;
+  int& questions_;               // how many may still be asked
   Mask results_ = 0, free_ = 0;  // stores: of results, of parameters
   std::vector<double> input_bytes_, value_bytes_, flops_;
   std::vector<Kernel> kernels_;
@@ -429,6 +433,7 @@ std::vector<int> divisible(const Program& block) {
 std::optional<ExactCut> exact(const Program& block, const Sizes& sizes, double incumbent,
                               const Working& like, const Verdicts& known) {
   std::optional<ExactCut> best;
+  int questions = kExactQuestions;
   if (block.nodes().size() > kExactNodes) return best;
   const std::vector<int> sums = divisible(block);
   // Each divided sum is one node more.
@@ -442,7 +447,7 @@ std::optional<ExactCut> exact(const Program& block, const Sizes& sizes, double i
       if (at == sums.end() || !has(divided, static_cast<std::size_t>(at - sums.begin()))) continue;
       working->divide(w);
     }
-    Search search(*working, known, sizes);
+    Search search(*working, known, sizes, questions);
     if (!search.is_small()) continue;
     double cost = best ? best->cost : incumbent;
     if (auto parts = search.run(cost)) {

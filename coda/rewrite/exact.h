@@ -13,7 +13,7 @@ namespace coda {
 
 inline constexpr std::size_t kExactNodes = 10;  // of the working program
 inline constexpr std::size_t kExactStores = 16;
-inline constexpr int kExactQuestions = 20000;
+inline constexpr int kExactQuestions = 6000;
 
 struct ExactCut {
   std::unique_ptr<Working> working;
@@ -29,8 +29,8 @@ struct ExactCut {
 //
 // A shortest path over sets of stored values: at most 2^kExactStores sets, at most 2^kExactStores
 // kernels from each. It gives up where it would ask check() of more than kExactQuestions kernels,
-// which takes about a second.
-// `known` is what a search for the incumbent, in `like`, has asked check().
+// which takes about half a second. `known` is what a search for the incumbent, in `like`, has asked
+// check().
 std::optional<ExactCut> exact(const Program& block, const Sizes& sizes, double incumbent,
                               const Working& like, const Verdicts& known);
 

@@ -48,6 +48,8 @@ class Search {
   }
 
   Improved run() && {
+    double before = 0;
+    for (const int k : cut_.order()) before += cut_.cost(k);
     for (int sweep = 0; sweep < kSweeps; ++sweep) {
       cut_.sort();
       const std::size_t before = changes_.size();
@@ -60,8 +62,11 @@ class Search {
       if (changes_.size() == before) break;
     }
     cut_.sort();
-    Improved improved{
-        .parts = cut_.parts(), .cost = 0, .now_in = {}, .changes = std::move(changes_)};
+    Improved improved{.parts = cut_.parts(),
+                      .before = before,
+                      .cost = 0,
+                      .now_in = {},
+                      .changes = std::move(changes_)};
     for (const int k : cut_.order()) improved.cost += cut_.cost(k);
     for (int k : now_in_) {
       while (now_in_[static_cast<std::size_t>(k)] != k) k = now_in_[static_cast<std::size_t>(k)];

@@ -12,7 +12,7 @@ namespace coda {
 
 struct Improved {
   std::vector<Part> parts;
-  double cost = 0;          // seconds
+  double before = 0, cost = 0;  // seconds
   std::vector<int> now_in;  // of each part that was given, the one that holds its work; -1: none
   // Changes that were made: the nodes that each concerns, and what it did.
   struct Change {

@@ -18,7 +18,8 @@ struct Partition {
   Program block;  // what was cut: after the passes that went before
   Schedule schedule;
   std::vector<Placement> placements;  // one for each node of the block
-  double seconds = 0;                 // by the model of cost.h
+  double seconds = 0;                 // by the model of cost.h; never more than
+  double greedy = 0;                  // those of the cut that the search started from
 };
 
 // Total: any block becomes steps that check() accepts. Every value joins the kernel of the product
