@@ -252,8 +252,13 @@ class Placer {
     const bool lazy = !node.args.empty() && kernels_.is_lazy(node.args[0]);
     if (class_of(node.op) != OpClass::reduce || !lazy) return std::nullopt;
     if (kernels_.weight(node.results[0]) * 2 > kernels_.weight(node.args[0])) return std::nullopt;
-    for (const int k : beside(pull(kernels_, w, kNone, Reading::where_better).nodes)) {
-      if (!join(k, w)) return k;
+    const Pulled pulled = pull(kernels_, w, kNone, Reading::where_better);
+    if (!pulled.reads.empty()) return std::nullopt;
+    const Kernels::Addition addition{.nodes = pulled.nodes, .owned = node.results};
+    for (const int k : beside(pulled.nodes)) {
+      if (kernels_.refuses(k, addition)) continue;
+      kernels_.add(k, addition);
+      return k;
     }
     return std::nullopt;
   }
