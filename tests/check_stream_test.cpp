@@ -140,5 +140,33 @@ program f(x: f32[A, M, N], t: f32[S, N], u: f32[A]) -> (y: f32[A, B*S, N]) {
   EXPECT_EQ(roles(checked, 0, "u"), "A:row/B*S");
 }
 
+TEST(CheckStream, ValuesThatNothingLinksShareRowsOfTheSameNames) {
+  EXPECT_EQ(summary(accepted("program f(a: bf16[B*S, H*E], c: bf16[B*S, H*E], d: bf16[B*S, G*E],"
+                             " e: bf16[B*S, G*E]) -> (x: f32[B*S], y: f32[B*S]) {\n"
+                             "  x = sum(a * c, H*E)\n  y = sum(d * e, G*E)\n}")),
+            "stream B*S x H*E: -> x y");
+  // Not where one of them reads such a factor whole.
+  EXPECT_EQ(summary(accepted("program f(a: bf16[M, N], b: bf16[M, K]) -> (x: f32[M], y: f32[K]) {\n"
+                             "  x = sum(a, N)\n  y = sum(b, M)\n}")),
+            "stream M x N: -> x |  x K: -> y");
+}
+
+TEST(CheckStream, TheQuickAnswerIsThatOfTheFullOne) {
+  for (const std::string text :
+       {"program f(x: f32[M, N]) -> (s: f32[M]) { s = sum(x * x, N) }",
+        "program f(x: f32[M, N]) -> (y: f32[M, N]) { y = x * sum(exp(x), M) }",
+        "program f(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N]) { y = exp(x @ w) }",
+        "program f(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N]) { y = exp(x) @ w }"}) {
+    const Program program = program_of(text);
+    bool accepted = true;
+    try {
+      check(program);
+    } catch (const ProgramError&) {
+      accepted = false;
+    }
+    EXPECT_EQ(try_check(program).has_value(), accepted) << text;
+  }
+}
+
 }  // namespace
 }  // namespace coda
