@@ -53,7 +53,9 @@ class Search {
     for (int sweep = 0; sweep < kSweeps; ++sweep) {
       cut_.sort();
       const std::size_t before = changes_.size();
-      for (const auto step : {&Search::merge, &Search::hoist, &Search::repeat, &Search::move}) {
+      using Step = void (Search::*)(int);
+      for (const Step step : {Step(&Search::merge), Step(&Search::hoist), Step(&Search::repeat),
+                              Step(&Search::narrow), Step(&Search::move)}) {
         const std::vector<int> order = cut_.order();
         for (const int k : order) {
           if (is_open(k)) (this->*step)(k);
@@ -283,6 +285,47 @@ class Search {
         attempt({change(reader)}, needed.nodes, "computed again in " + name(reader));
       }
     }
+  }
+
+  // ---- narrow ----
+
+  void narrow(int k) {
+    const std::vector<Value> crossing = cut_.part(k).crossing;
+    for (const Value v : crossing) {
+      if (!is_open(k) || cut_.owner(v) != k) continue;
+      if (!std::ranges::all_of(cut_.readers(v), [&](int r) { return is_open(r); })) continue;
+      const Cone whole = cone(v, k, [](Value) { return false; });
+      std::vector<Value> smaller;  // the smallest first
+      for (const int n : whole.nodes) {
+        const Node& node = working_.node(n);
+        const Value u = node.results[0];
+        const bool leaf = class_of(node.op) == OpClass::leaf || cut_.is_stored(u);
+        if (!leaf && node.results.size() == 1 && 2 * costs_.bytes(u) <= costs_.bytes(v)) {
+          smaller.push_back(u);
+        }
+      }
+      std::ranges::stable_sort(smaller, {}, [&](Value u) { return costs_.bytes(u); });
+      if (smaller.size() > kNeighbours) smaller.resize(kNeighbours);
+      for (const Value u : smaller) {
+        if (narrow(v, u, k)) break;
+      }
+    }
+  }
+
+  bool narrow(Value v, Value u, int k) {
+    const Cone rest = cone(v, k, [&](Value arg) { return arg == u || cut_.is_stored(arg); });
+    const auto dear = [&](int n) {
+      return !is_cheap(working_.node(n).op);
+    };
+    if (rest.nodes.size() > kLongest || std::ranges::any_of(rest.nodes, dear)) return false;
+    std::vector<Cut::Change> changes = {
+        {.kernel = k, .nodes = cut_.part(k).nodes, .stores = united(cut_.stores(k), {u})}};
+    for (const int reader : cut_.readers(v)) {
+      changes.push_back({.kernel = reader,
+                         .nodes = united(cut_.part(reader).nodes, rest.nodes),
+                         .stores = cut_.stores(reader)});
+    }
+    return attempt(std::move(changes), rest.nodes, "computed by its readers, from less");
   }
 
   // ---- move ----

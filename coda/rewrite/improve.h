@@ -26,6 +26,7 @@ struct Improved {
 //   merge   two kernels;
 //   hoist   what a kernel computes first into one that it waits for anyway, which stores it;
 //   repeat  in a reader what another kernel stores for it;
+//   narrow  what is stored to something smaller that it comes from;
 //   move    a store to another kernel.
 // A sweep tries each of them once for each kernel, value and neighbour, and makes what saves time
 // at once. There are at most kSweeps sweeps, and at most kNeighbours neighbours a kernel or value.
