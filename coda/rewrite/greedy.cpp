@@ -110,6 +110,11 @@ class Placer {
       for (const int k : as_operand_[v]) sharing.emplace(k, v);
     }
     for (const auto& [k, operand] : sharing) {
+      // NOTE: what a weight gives with a vector is small, and epilogues of its other products read it.
+      if (makes_vectors(k) != is_vector(owned.back())) {
+        why = "not beside " + describe_kernel(k) + ": a vector's product comes first";
+        continue;
+      }
       if (const auto no = kernels_.refusal(k, {.nodes = more, .owned = owned})) {
         why = "not beside " + describe_kernel(k) + ", which reads `" + kernels_.name(operand) +
               "` too: " + *no;
@@ -175,12 +180,30 @@ class Placer {
     std::set<int> chain;
     Value base = v;
     while (kernels_.is_lazy(base) && is_seen_through(kernels_.node(kernels_.producer(base)).op)) {
+      if (narrows(kernels_.node(kernels_.producer(base)))) break;  // stored after the cast
       chain.insert(kernels_.producer(base));
       base = kernels_.node(kernels_.producer(base)).args[0];
     }
     store(base, "a product reads it");
     more.merge(chain);
     return base;
+  }
+
+  bool is_vector(Value v) const { return kernels_.work().type(v).dims.size() <= 1; }
+  bool makes_vectors(int k) const {
+    return std::ranges::all_of(kernels_.nodes(k), [&](int n) {
+      const Node& node = kernels_.node(n);
+      return node.op != Op::product || is_vector(node.results[0]);
+    });
+  }
+
+  // Whether the node is a cast to fewer bytes of what nobody stores.
+  bool narrows(const Node& node) const {
+    if (node.op != Op::cast && node.op != Op::pin) return false;
+    const auto bytes = [&](Value v) {
+      return size_of(kernels_.work().type(v).dtype);
+    };
+    return kernels_.is_lazy(node.args[0]) && bytes(node.results[0]) < bytes(node.args[0]);
   }
 
   // ---- calls and scatters: one node a kernel ----
