@@ -8,6 +8,7 @@
 #include "coda/check/bind.h"
 #include "coda/rewrite/budget.h"
 #include "coda/rewrite/chunk.h"
+#include "coda/rewrite/kept_logits.h"
 #include "coda/rewrite/simplify.h"
 
 namespace coda {
@@ -203,14 +204,23 @@ Rewritten rewrite(const Program& block, const GradOptions& gradients,
   passes.start("grad", joint(passes.program(), gradients));
   passes.simplify(Hints::keep);
   passes.apply(joint_rules());
-  const Program whole = passes.program();
   const std::size_t params = block.params().size(), results = block.results().size();
   Saving saving;
   saving.save = options.save;
   saving.recompute = options.recompute;
-  const Training training =
-      options.memory ? halves_within(whole, params, results, saving, *options.memory, options.sizes)
-                     : halves(whole, params, results, saving);
+  const auto cut_in_two = [&] {
+    const Program& whole = passes.program();
+    return options.memory
+               ? halves_within(whole, params, results, saving, *options.memory, options.sizes)
+               : halves(whole, params, results, saving);
+  };
+  Training training = cut_in_two();
+  if (auto fitting = with_logsumexps_of_kept(passes.program(), results, training)) {
+    passes.start("logsumexps of what is kept", std::move(*fitting));
+    passes.simplify(Hints::keep);
+    training = cut_in_two();
+  }
+  const Program whole = passes.program();
   Rewritten made;
   passes.start("forward", training.forward);
   passes.ready_to_cut();
