@@ -110,7 +110,8 @@ class Placer {
       for (const int k : as_operand_[v]) sharing.emplace(k, v);
     }
     for (const auto& [k, operand] : sharing) {
-      // NOTE: what a weight gives with a vector is small, and epilogues of its other products read it.
+      // NOTE: what a weight gives with a vector is small, and epilogues of its other products read
+      // it.
       if (makes_vectors(k) != is_vector(owned.back())) {
         why = "not beside " + describe_kernel(k) + ": a vector's product comes first";
         continue;
@@ -259,11 +260,19 @@ class Placer {
       return;
     }
     const bool sum = kernels_.node(w).op == Op::sum || kernels_.node(w).op == Op::logsumexp;
-    if (sum && refuses_new(w) && finish_later(n, w, kNone)) {
+    if (sum && (adds_up_rows(w) || refuses_new(w)) && finish_later(n, w, kNone)) {
       reason(n) = "block sums in a streaming kernel, finished where they are read" + why;
       return;
     }
     reason(n) = std::string(kLazy) + why;
+  }
+
+  // Whether the node adds up the rows of a matrix that nobody stores. NOTE: a kernel of its own
+  // could, a column at a time, but would need the matrix stored, or would compute it once more.
+  bool adds_up_rows(int w) {
+    const Node& node = kernels_.node(w);
+    const Type& type = kernels_.work().type(node.args[0]);
+    return kernels_.is_lazy(node.args[0]) && type.dims.size() > 1 && type.dims[0] == node.attr.axis;
   }
 
   // Steps have no number yet: it takes the place of #k#.
