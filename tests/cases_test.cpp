@@ -18,8 +18,8 @@
 #include "coda/program/text.h"
 #include "coda/reference/reference.h"
 #include "coda/rewrite/grad.h"
-#include "coda/rewrite/rewrite.h"
 #include "coda/rewrite/retype.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda::testing {
 namespace {
@@ -47,7 +47,8 @@ Executor schedule_executor(const Backend& backend) {
   return [state, &backend](const Program& program, const Sizes& sizes,
                            std::span<const Tensor> params, std::span<const Tensor> results) {
     if (!state->executable || state->sizes != sizes || !(state->program == program)) {
-      state->executable = std::make_unique<Executable>(rewrite(program).forward.schedule, backend, sizes);
+      state->executable =
+          std::make_unique<Executable>(rewrite(program).forward.schedule, backend, sizes);
       state->program = program;
       state->sizes = sizes;
     }
