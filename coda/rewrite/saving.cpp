@@ -119,6 +119,34 @@ std::set<Value> stored_anyway(const Program& program, const Needs& needs) {
   return stored;
 }
 
+// Residuals: values that forward adds to what products made of them. They wait in memory for that.
+std::set<Value> residuals(const Program& program, const Needs& needs) {
+  std::set<Value> found;
+  for (const Node& node : program.nodes()) {
+    if (node.op != Op::add || !needs.forward.contains(node.results[0])) continue;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Value v = node.args[i];
+      if (program.is_param(v) || program.type(v).dims != program.type(node.results[0]).dims) {
+        continue;
+      }
+      // Back from the other addend to `v`, no further than where `v` was made.
+      std::set<Value> seen;
+      std::vector<Value> todo{node.args[1 - i]};
+      bool product = false, reached = false;
+      while (!todo.empty()) {
+        const Value at = todo.back();
+        todo.pop_back();
+        reached = reached || at == v;
+        if (program.value(at).node <= program.value(v).node || !seen.insert(at).second) continue;
+        product = product || program.node(at).op == Op::product;
+        todo.insert(todo.end(), program.node(at).args.begin(), program.node(at).args.end());
+      }
+      if (product && reached) found.insert(v);
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<Value> choose_saved(const Program& joint, const Needs& needs) {
@@ -132,6 +160,7 @@ std::vector<Value> choose_saved(const Program& joint, const Needs& needs) {
   };
   const std::vector<DType> dtypes = storage_dtypes(joint);
   const std::set<Value> anyway = stored_anyway(joint, needs);
+  const std::set<Value> waiting = residuals(joint, needs);
   const auto bytes = [&](Value v) {
     return nominal_elements(joint.type(v)) *
            static_cast<double>(size_of(dtypes[static_cast<std::size_t>(v.id)]));
@@ -139,6 +168,8 @@ std::vector<Value> choose_saved(const Program& joint, const Needs& needs) {
   const auto price = [&](Value v) {
     if (needs.saved.contains(v)) return 0.0;
     if (needs.recomputed.contains(v)) return kDear;
+    // NOTE: computed again, a residual would be computed from the branches of all layers before it.
+    if (waiting.contains(v)) return 0.0;
     return (joint.is_param(v) || anyway.contains(v) ? 1 : 2) * bytes(v);
   };
 
