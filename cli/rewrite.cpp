@@ -68,18 +68,9 @@ Program block_of(const Options& options) {
   return stack(parse_file(options.file), options.layers, stacked);
 }
 
-RewriteOptions rewrite_options(const Program& block, const Options& options) {
-  const auto set = [&](const std::string& list) {
-    std::vector<std::string> known;
-    for (const ValueInfo& value : block.values()) {
-      if (value.node >= 0 && !value.name.empty()) known.push_back(value.name);
-    }
+RewriteOptions rewrite_options(const Options& options) {
+  const auto set = [](const std::string& list) {
     const std::vector<std::string> names = names_from(list);
-    for (const std::string& name : names) {
-      if (std::ranges::find(known, name) != known.end()) continue;
-      throw ProgramError("`" + block.name() + "` computes no value `" + name + "`",
-                         suggestion(name, known, "name a value as `coda print` shows it"));
-    }
     return std::set<std::string>(names.begin(), names.end());
   };
   return {.delay_f16 = options.delay_f16,
@@ -92,8 +83,8 @@ RewriteOptions rewrite_options(const Program& block, const Options& options) {
 Report report_of(const Options& options) {
   const Program block = block_of(options);
   const Sizes sizes = complete_sizes(block, sizes_from(options.sizes), kDefaultSize);
-  return options.grad ? report(block, grad_options(options), sizes, rewrite_options(block, options))
-                      : report(block, sizes, rewrite_options(block, options));
+  return options.grad ? report(block, grad_options(options), sizes, rewrite_options(options))
+                      : report(block, sizes, rewrite_options(options));
 }
 
 void run_grad(const Options& options) {
@@ -158,9 +149,8 @@ void print_counted(const Options& options) {
 void run_rewrite(const Options& options) {
   if (options.json || options.ledger || !options.svg.empty()) return print_counted(options);
   const Program block = block_of(options);
-  Rewritten made = options.grad
-                       ? rewrite(block, grad_options(options), rewrite_options(block, options))
-                       : rewrite(block, rewrite_options(block, options));
+  Rewritten made = options.grad ? rewrite(block, grad_options(options), rewrite_options(options))
+                                : rewrite(block, rewrite_options(options));
   std::vector<Schedule> schedules = {std::move(made.forward.schedule)};
   if (made.backward) schedules.push_back(std::move(made.backward->schedule));
   const std::string text = schedules_text(std::move(schedules));

@@ -180,6 +180,28 @@ Partition cut(Passes& passes, const RewriteOptions& options, const Program& join
   return partition(program);
 }
 
+// Throws ProgramError for a name that the block does not have; says of one that the algebra left
+// nothing of that it does nothing.
+void require_values(const Program& block, const std::set<std::string>& names, Passes& passes) {
+  const auto names_of = [](const Program& program) {
+    std::vector<std::string> known;
+    for (const ValueInfo& value : program.values()) {
+      if (value.node >= 0 && !value.name.empty()) known.push_back(value.name);
+    }
+    return known;
+  };
+  const std::vector<std::string> known = names_of(block), left = names_of(passes.program());
+  for (const std::string& name : names) {
+    if (std::ranges::find(known, name) == known.end()) {
+      throw ProgramError("`" + block.name() + "` computes no value `" + name + "`",
+                         suggestion(name, known, "name a value as `coda print` shows it"));
+    }
+    if (std::ranges::find(left, name) == left.end()) {
+      passes.note("`" + name + "` is neither kept nor computed again: nothing is left of it");
+    }
+  }
+}
+
 }  // namespace
 
 Rewritten rewrite(const Program& block, const RewriteOptions& options) {
@@ -205,6 +227,8 @@ Rewritten rewrite(const Program& block, const GradOptions& gradients,
   passes.simplify(Hints::keep);
   passes.apply(joint_rules());
   const std::size_t params = block.params().size(), results = block.results().size();
+  require_values(block, options.save, passes);
+  require_values(block, options.recompute, passes);
   Saving saving;
   saving.save = options.save;
   saving.recompute = options.recompute;

@@ -18,8 +18,10 @@ struct RewriteOptions {
   bool delay_f16 = false;
   // Bytes that one forward may keep for its backward, at `sizes`; none: as many as pay.
   std::optional<std::int64_t> memory = {};
-  std::set<std::string> save = {}, recompute = {};  // names of values; against the policy's choice
-  // What costs are compared at. A name that is missing counts as 1024.
+  // Names of values of the block, against the policy's choice.
+  std::set<std::string> save = {}, recompute = {};
+  // What bytes are counted at for `memory`; a name that is missing counts as 1024. Kernels do not
+  // depend on sizes.
   Sizes sizes = {};
 };
 
