@@ -191,6 +191,18 @@ TEST(CentredSum, OfAnythingMinusItsMeanIsZero) {
   EXPECT_EQ(apply(centred_sum, other), unchanged(other));
 }
 
+TEST(OtherOperand, TakesTheScaleWhereItIsScaledAnyway) {
+  const std::string signature =
+      "(z: bf16[M, N], p: bf16[M, D], w: bf16[N, D], r: f32[M])"
+      " -> (dx: bf16[M, D], dw: bf16[N, D])";
+  EXPECT_EQ(apply(other_operand, block(signature, "dx = (z * r) @ w\ndw = z @ (p * r)")),
+            "  t1 = z * r\n"
+            "  dx = t1 @ w\n"
+            "  dw = t1 @ p\n");
+  const Program alone = block(signature, "dx = z @ w\ndw = z @ (p * r)");
+  EXPECT_EQ(apply(other_operand, alone), unchanged(alone));
+}
+
 TEST(RowSum, OfAnOperandIsThatOfTheProduct) {
   EXPECT_EQ(apply(row_sum, block("(z: bf16[M, N], w: bf16[N, D], r: f32[M])"
                                  " -> (dx: bf16[M, D], dbeta: bf16[D])",

@@ -29,7 +29,7 @@ struct Rule {
   std::string_view name;
   std::string_view identity;
   std::string_view precondition;
-  std::string_view buys;  // what it saves
+  std::string_view buys;  // what it saves, in elements that are not moved
   Level level = Level::algebraic;
   Program (*apply)(const Program& program, Situation& situation) = nullptr;
 };
@@ -46,6 +46,7 @@ Program row_scale(const Program& program, Situation& situation);
 Program shared_scale(const Program& program, Situation& situation);
 Program packed_product(const Program& program, Situation& situation);
 Program joined_products(const Program& program, Situation& situation);
+Program other_operand(const Program& program, Situation& situation);
 Program constant_scale(const Program& program, Situation& situation);
 Program centred_sum(const Program& program, Situation& situation);
 Program vanishing(const Program& program, Situation& situation);
