@@ -15,9 +15,11 @@ namespace coda::testing {
 namespace {
 
 #ifdef __SANITIZE_ADDRESS__  // ten times slower: a sample will do
-constexpr int kSizes = 2;
+constexpr int kSizes = 1;
+constexpr double kScales[] = {1e4};
 #else
 constexpr int kSizes = 8;
+constexpr double kScales[] = {1e4, 1e-4};
 #endif
 constexpr double kTolerance = 1e-10;
 
@@ -173,7 +175,7 @@ TEST_P(EveryBlock, EqualsItsScheduleAtAnyMagnitude) {
   const Tensors inputs = inputs_of(step.program, step.gradient, sizes, 3);
   for (const auto& [name, tensor] : inputs) {
     if (tensor.tensor().dtype != DType::f64) continue;
-    for (const double scale : {1e4, 1e-4}) {
+    for (const double scale : kScales) {
       SCOPED_TRACE(name + " times " + std::to_string(scale));
       Tensors scaled = copies_of(inputs);
       for (std::int64_t i = 0; i < tensor.tensor().elements(); ++i) {

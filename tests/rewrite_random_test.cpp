@@ -22,7 +22,7 @@ namespace coda::testing {
 // What the command line asks for.
 struct Request {
 #ifdef __SANITIZE_ADDRESS__  // ten times slower: a sample will do
-  std::uint64_t blocks = 200;
+  std::uint64_t blocks = 60;
 #else
   std::uint64_t blocks = 10000;
 #endif
