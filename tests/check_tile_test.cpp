@@ -28,6 +28,15 @@ program f(x: bf16[M, D], w: bf16[N, D]) -> (y: bf16[M, H*(E/2)]) {
             "gemm M x N: 1 -> y");
 }
 
+TEST(CheckTile, BlocksOfBlocksOfAllColumnsAreWiderThanATile) {
+  EXPECT_NE(refused(R"(
+program f(x: bf16[M, K], w: bf16[N, K]) -> (a: f32[M, blocks(blocks(N))]) {
+  a = block_sum(block_sum(x @ w, N), blocks(N))
+})")
+                .find("a block of blocks is wider than a tile"),
+            std::string::npos);
+}
+
 TEST(CheckTile, ARowStatisticOfHeadsMayUseRenamedRows) {
   const Checked checked = accepted(R"(
 program f(x: bf16[M, D], w: bf16[H*E, D], cos: f32[S, E]) -> (y: bf16[B*S, H*E]) {

@@ -110,6 +110,16 @@ void Tile::check_block_reduce(int i) {
     refuse(i, "`" + text(i) + "` reduces a picked element: it may be in another tile");
     return;
   }
+  const Factor first = factors_of(program_.type(operand))[axis.first];
+  const auto is_leading = [&](const Factor& factor) {
+    return leading_names_.contains(factor.text());
+  };
+  if (is_tile(operand) && first.kind() == Factor::Kind::blocks &&
+      std::ranges::any_of(first.dim().factors, is_leading)) {
+    refuse(i, "`" + text(i) + "` reduces blocks, of which a tile sees some", kStore,
+           "a block of blocks is wider than a tile");
+    return;
+  }
   if (role == Role::local || (role == Role::column && !leads(axis))) return;
   const std::vector<std::size_t> rows = factors_with(draft_, operand, Role::row);
   const bool along_rows =
