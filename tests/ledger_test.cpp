@@ -12,6 +12,7 @@
 #include "coda/program/text.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/stack.h"
+#include "tests/training_gradients.h"
 
 namespace coda {
 namespace {
@@ -69,17 +70,6 @@ void expect_each_tensor_once(const Half& half, const Sizes& sizes) {
   }
 }
 
-GradOptions by_tensors(const Program& block) {
-  GradOptions options;
-  for (const Param& param : block.params()) {
-    const bool is_table = param.name == "cos" || param.name == "sin";
-    if (is_float(param.type.dtype) && !param.type.is_scalar() && !is_table) {
-      options.wrt.push_back(param.name);
-    }
-  }
-  return options;
-}
-
 Sizes sizes_of(const Program& block) {
   Sizes sizes;
   std::set<std::string> names;
@@ -100,7 +90,7 @@ TEST(Ledger, CountsEachTensorOfAKernelOnce) {
   for (const auto& [file, name] : blocks) {
     SCOPED_TRACE(std::string(file) + ":" + name);
     const Program block = parse_file(file).find(name);
-    const Report made = report(block, by_tensors(block), sizes_of(block));
+    const Report made = report(block, testing::training_gradients(block), sizes_of(block));
     ASSERT_EQ(made.halves.size(), 2u);
     Cost total, unfused;
     for (const Half& half : made.halves) {
@@ -176,7 +166,7 @@ struct Stacked {
 
 TEST(Layers, AreThoseOfTheWeightsOfProducts) {
   const Program block = stack(parse_file("llama.coda"), 3);
-  const Stacked llama{report(block, by_tensors(block), sizes_of(block))};
+  const Stacked llama{report(block, testing::training_gradients(block), sizes_of(block))};
   for (int i = 0; i < 3; ++i) {
     for (const char* weight : {".wq", ".wk", ".wv", ".wo", ".gate", ".up", ".down"}) {
       const std::string name = std::to_string(i) + weight;

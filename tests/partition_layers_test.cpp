@@ -14,6 +14,7 @@
 #include "coda/rewrite/simplify.h"
 #include "coda/rewrite/stack.h"
 #include "tests/random_block.h"
+#include "tests/training_gradients.h"
 
 namespace coda {
 namespace {
@@ -142,12 +143,8 @@ TEST(PartitionLayers, StacksOfEveryFamilyHaveTheKernelsOfTheTables) {
     SCOPED_TRACE(family.file);
     const Program program =
         stack(parse(*embedded_program(family.file), std::string(family.file)), 3);
-    GradOptions gradients{.of = {"loss"}};
-    for (const Param& param : program.params()) {
-      const bool trained = is_float(param.type.dtype) && !param.type.is_scalar() &&
-                           param.name != "cos" && param.name != "sin";
-      if (trained) gradients.wrt.push_back(param.name);
-    }
+    GradOptions gradients = testing::training_gradients(program);
+    gradients.of = {"loss"};
     const Rewritten made = rewrite(program, gradients);
     for (const std::size_t half : {0, 1}) {
       const Partition& partition = half == 0 ? made.forward : *made.backward;

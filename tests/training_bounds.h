@@ -21,24 +21,13 @@
 #include "coda/reference/verify.h"
 #include "coda/rewrite/grad.h"
 #include "coda/rewrite/rewrite.h"
+#include "tests/training_gradients.h"
 
 namespace coda::testing {
 
 inline const Backend& cpu_backend() {
   static const auto backend = cpu::backend();
   return *backend;
-}
-
-// By what training asks for: tensors, no scalars and no tables.
-inline GradOptions training_gradients(const Program& block) {
-  GradOptions options;
-  for (const Param& param : block.params()) {
-    const bool is_table = param.name == "cos" || param.name == "sin";
-    if (is_float(param.type.dtype) && !param.type.is_scalar() && !is_table) {
-      options.wrt.push_back(param.name);
-    }
-  }
-  return options;
 }
 
 // One forward and its backward on the CPU, tensors by name. What accumulates adds to the tensor

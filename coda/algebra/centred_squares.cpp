@@ -27,18 +27,6 @@ std::optional<Value> centred(const Program& program, const Node& node) {
   return of;
 }
 
-bool needs_blocks(const Program& program, Value x) {
-  x = behind_casts(program, x);
-  const Node* node = node_of(program, x);
-  if (node == nullptr) return false;
-  if (node->op == Op::product) return true;
-  if (!is_map(node->op) && class_of(node->op) != OpClass::layout) return false;
-  for (const Value arg : node->args) {
-    if (needs_blocks(program, arg)) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 Program centred_squares(const Program& program, Situation&) {
@@ -46,7 +34,7 @@ Program centred_squares(const Program& program, Situation&) {
   std::set<std::pair<Value, std::string>> cut;
   for (const Node& node : program.nodes()) {
     const std::optional<Value> of = centred(program, node);
-    if (of && needs_blocks(program, *of)) cut.emplace(*of, node.attr.axis.text());
+    if (of && is_made_in_tiles(program, *of)) cut.emplace(*of, node.attr.axis.text());
   }
   Rebuild build(program);
   return std::move(build).run([&](const Node& node) -> std::optional<std::vector<Expr>> {

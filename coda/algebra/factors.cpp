@@ -2,6 +2,7 @@
 #include "coda/algebra/factors.h"
 
 #include <algorithm>
+#include <set>
 
 namespace coda {
 
@@ -54,6 +55,30 @@ std::optional<Value> mean_of(const Program& program, Value v, const Dim& axis) {
     return std::nullopt;
   }
   return program.node(sum).args[0];
+}
+
+bool is_made_in_tiles(const Program& program, Value v) {
+  std::set<Value> seen;
+  std::vector<Value> todo{v};
+  while (!todo.empty()) {
+    const Node* node = node_of(program, todo.back());
+    todo.pop_back();
+    if (node == nullptr) continue;
+    if (node->op == Op::product) return true;
+    if (!is_map(node->op) && class_of(node->op) != OpClass::layout) continue;
+    for (const Value arg : node->args) {
+      if (seen.insert(arg).second) todo.push_back(arg);
+    }
+  }
+  return false;
+}
+
+Value without_guard(const Program& program, Value v) {
+  if (!is_op(program, v, Op::where)) return v;
+  const std::vector<Value>& choice = program.node(v).args;
+  const bool or_zero =
+      is_op(program, choice[2], Op::constant) && program.node(choice[2]).attr.number == 0;
+  return or_zero ? choice[1] : v;
 }
 
 bool is_accumulator(const Program& program, Value v) {

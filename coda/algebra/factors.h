@@ -32,6 +32,12 @@ Value behind_casts(const Program& program, Value v);
 // The value whose mean over `axis` this is: sum(v, axis) / size(axis).
 std::optional<Value> mean_of(const Program& program, Value v, const Dim& axis);
 
+// Whether a tile of some product makes `v`: then no kernel sees a whole row of it.
+bool is_made_in_tiles(const Program& program, Value v);
+
+// x of where(c, x, 0), else `v` itself.
+Value without_guard(const Program& program, Value v);
+
 // A product, or sums of such: what a kernel accumulates on chip.
 bool is_accumulator(const Program& program, Value v);
 

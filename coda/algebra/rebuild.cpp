@@ -18,6 +18,14 @@ Expr Rebuild::operator()(Value old) {
   return {&to_, v};
 }
 
+Expr Rebuild::times(Expr e, std::span<const Term::Part> parts) {
+  for (const Term::Part& part : parts) {
+    const Expr scale = (*this)(part.value);
+    e = part.inverse ? e / scale : e * scale;
+  }
+  return e;
+}
+
 Program Rebuild::run(const Replace& replace) && {
   for (const Node& node : from_.nodes()) {
     to_.place(node.where);

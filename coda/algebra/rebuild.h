@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "coda/algebra/factors.h"
 #include "coda/program/builder.h"
 
 namespace coda {
@@ -18,6 +20,8 @@ class Rebuild {
   Expr operator()(Value old);
   bool has(Value old) const { return values_[static_cast<std::size_t>(old.id)].id >= 0; }
   Expr constant(double number) { return {&to_, to_.constant(number)}; }
+  // `e` times what stands for the parts.
+  Expr times(Expr e, std::span<const Term::Part> parts);
 
   // Asked for each node in turn: values in place of its results, or nullopt to keep it. They must
   // have the results' dims.

@@ -88,23 +88,6 @@ std::optional<Value> statistic_behind(const Program& program, Value v, const Dim
   return std::nullopt;
 }
 
-// Whether a tile of some product makes `v`: then no kernel sees a whole row of it.
-bool is_made_in_tiles(const Program& program, Value v) {
-  std::set<Value> seen;
-  std::vector<Value> todo{v};
-  while (!todo.empty()) {
-    const Node* node = node_of(program, todo.back());
-    todo.pop_back();
-    if (node == nullptr || class_of(node->op) == OpClass::opaque) continue;
-    if (node->op == Op::product) return true;
-    if (!is_map(node->op) && class_of(node->op) != OpClass::layout) continue;
-    for (const Value arg : node->args) {
-      if (seen.insert(arg).second) todo.push_back(arg);
-    }
-  }
-  return false;
-}
-
 class RowScale {
  public:
   RowScale(const Program& program, Situation& situation)
@@ -230,11 +213,7 @@ class RowScale {
     const std::vector<Term::Part>& parts = operand.columns.parts;
     Expr e = build_(parts[0].value);
     if (parts[0].inverse) e = build_.constant(1) / e;
-    for (std::size_t i = 1; i < parts.size(); ++i) {
-      const Expr scale = build_(parts[i].value);
-      e = parts[i].inverse ? e / scale : e * scale;
-    }
-    return e;
+    return build_.times(e, std::span(parts).subspan(1));
   }
 
   std::optional<Expr> commute(const Node& node, std::size_t side, const Operand& operand) {
@@ -260,9 +239,7 @@ class RowScale {
         return std::nullopt;
       }
     }
-    for (const Term::Part& part : operand.columns.parts) {
-      p = part.inverse ? p / build_(part.value) : p * build_(part.value);
-    }
+    p = build_.times(p, operand.columns.parts);
     if (p.type().dims != program_.type(node.args[side]).dims) return std::nullopt;
     if (stored != DType::f64 && !is_input(p)) p = cast(p, stored);
     const std::string prefix = prefix_of(node, side, operand);

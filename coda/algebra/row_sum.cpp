@@ -38,11 +38,7 @@ class RowSum {
       if (has_any(program_.type(sum.args[0]), node.attr.axis) == false) continue;
       const std::optional<Found> found = find(sum, node, node.args[1 - side]);
       if (!found) continue;
-      Expr e = build_(found->product);
-      for (const Term::Part& part : found->scale) {
-        const Expr scale = build_(part.value);
-        e = part.inverse ? e / scale : e * scale;
-      }
+      Expr e = build_.times(build_(found->product), found->scale);
       e = reduce(Op::sum, e, sum.attr.axis);
       if (found->negative != outer.negative) e = -e;
       if (e.type().dims != program_.type(node.results[0]).dims) continue;

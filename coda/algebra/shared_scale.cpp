@@ -64,11 +64,7 @@ class SharedScale {
       a->scales.erase(std::ranges::find_if(a->scales, same));
     }
     if (!moves_inside(*a) || !moves_inside(*b)) return std::nullopt;
-    Expr sum = inside(*a) + inside(*b);
-    for (const Term::Part& part : common) {
-      const Expr scale = build_(part.value);
-      sum = part.inverse ? sum / scale : sum * scale;
-    }
+    const Expr sum = build_.times(inside(*a) + inside(*b), common);
     return std::vector{in_dims(sum, program_.type(node.results[0]).dims)};
   }
 
@@ -98,11 +94,7 @@ class SharedScale {
     const Node& node = program_.node(scaled.accumulator);
     const std::size_t side = *side_for(scaled);
     const Value operand = node.args[side];
-    Expr x = build_(operand);
-    for (const Term::Part& part : scaled.scales) {
-      const Expr scale = build_(part.value);
-      x = part.inverse ? x / scale : x * scale;
-    }
+    Expr x = build_.times(build_(operand), scaled.scales);
     const DType dtype = stored_[static_cast<std::size_t>(operand.id)];
     if (dtype != DType::f64) x = cast(x, dtype);
     const Expr other = build_(node.args[1 - side]);

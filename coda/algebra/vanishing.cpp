@@ -12,13 +12,7 @@ namespace {
 
 // x - detach(x), or where(c, that, 0).
 bool is_difference(const Program& program, Value v) {
-  if (is_op(program, v, Op::where)) {
-    const std::vector<Value>& choice = program.node(v).args;
-    if (!is_op(program, choice[2], Op::constant) || program.node(choice[2]).attr.number != 0) {
-      return false;
-    }
-    v = choice[1];
-  }
+  v = without_guard(program, v);
   if (!is_op(program, v, Op::sub)) return false;
   const std::vector<Value>& args = program.node(v).args;
   return is_op(program, args[1], Op::detach) && program.node(args[1]).args[0] == args[0];

@@ -7,16 +7,12 @@
 #include <numeric>
 
 #include "coda/rewrite/cut.h"
+#include "coda/rewrite/lazy.h"
 
 namespace coda {
 namespace {
 
-constexpr double kTie = 1e-9;         // seconds: less does not decide
-constexpr std::size_t kLongest = 12;  // maps that a reader computes again for one value
-
-bool is_cheap(Op op) {
-  return is_map(op) || class_of(op) == OpClass::layout || class_of(op) == OpClass::leaf;
-}
+constexpr double kTie = 1e-9;  // seconds: less does not decide
 
 template <class T>
 std::vector<T> united(const std::vector<T>& a, const std::vector<T>& b) {
@@ -268,7 +264,7 @@ class Search {
       const auto dear = [&](int n) {
         return !is_cheap(working_.node(n).op);
       };
-      if (needed.nodes.size() > kLongest || std::ranges::any_of(needed.nodes, dear)) continue;
+      if (needed.nodes.size() > kLongestChain || std::ranges::any_of(needed.nodes, dear)) continue;
       std::vector<int> readers = cut_.readers(v);
       const auto change = [&](int reader) {
         return Cut::Change{.kernel = reader,
@@ -317,7 +313,7 @@ class Search {
     const auto dear = [&](int n) {
       return !is_cheap(working_.node(n).op);
     };
-    if (rest.nodes.size() > kLongest || std::ranges::any_of(rest.nodes, dear)) return false;
+    if (rest.nodes.size() > kLongestChain || std::ranges::any_of(rest.nodes, dear)) return false;
     std::vector<Cut::Change> changes = {
         {.kernel = k, .nodes = cut_.part(k).nodes, .stores = united(cut_.stores(k), {u})}};
     for (const int reader : cut_.readers(v)) {

@@ -5,6 +5,12 @@
 
 namespace coda {
 
+// Maps that a reader computes again for one value, at most.
+inline constexpr std::size_t kLongestChain = 12;
+inline bool is_cheap(Op op) {  // to compute again
+  return is_map(op) || class_of(op) == OpClass::layout || class_of(op) == OpClass::leaf;
+}
+
 // When a kernel reads a lazy value, which some kernel must then store, instead of computing it.
 enum class Reading : std::uint8_t {
   where_better,  // where that moves less, or a tile would do a whole sum again

@@ -166,15 +166,8 @@ bool is_stored(const Adjoints& adjoints, Value v) {
 
 std::optional<Value> scale_on_chip(const Adjoints& adjoints, const Node& node, std::size_t i) {
   const Program& program = adjoints.program();
-  Value scale = node.args[i];
+  const Value scale = without_guard(program, node.args[i]);
   const Value other = node.args[1 - i];
-  if (is_op(program, scale, Op::where)) {
-    const std::vector<Value>& choice = program.node(scale).args;
-    if (!is_op(program, choice[2], Op::constant) || program.node(choice[2]).attr.number != 0) {
-      return std::nullopt;
-    }
-    scale = choice[1];
-  }
   if (!adjoints.wanted(scale) || !is_op(program, scale, Op::rsqrt)) return std::nullopt;
   if (program.is_param(other) || adjoints.uses().in_result(other)) return std::nullopt;
   if (program.type(other).dims != program.type(node.results[0]).dims) return std::nullopt;

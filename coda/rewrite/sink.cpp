@@ -3,14 +3,10 @@
 
 #include <algorithm>
 
+#include "coda/rewrite/lazy.h"
+
 namespace coda {
 namespace {
-
-constexpr std::size_t kLongest = 12;  // maps that a reader computes again for one value
-
-bool is_cheap(Op op) {
-  return is_map(op) || class_of(op) == OpClass::layout || class_of(op) == OpClass::leaf;
-}
 
 // The way from what is stored anyway to a value: its nodes, and where it starts.
 struct Chain {
@@ -22,7 +18,7 @@ struct Chain {
 // where that is more than a few maps and layouts.
 bool trace(const Kernels& kernels, Value v, int home, Chain& chain) {
   const int n = kernels.producer(v);
-  if (!is_cheap(kernels.node(n).op) || chain.nodes.size() >= kLongest) return false;
+  if (!is_cheap(kernels.node(n).op) || chain.nodes.size() >= kLongestChain) return false;
   if (!chain.nodes.insert(n).second) return true;
   for (const Value arg : kernels.node(n).args) {
     const bool stored = kernels.work().is_param(arg) || kernels.is_result(arg) ||
