@@ -8,7 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "coda/backend/memory.h"
 #include "coda/check/check.h"
 #include "coda/core/tensor.h"
 
@@ -19,21 +21,31 @@ namespace coda {
 class Kernel {
  public:
   // One tensor for each parameter and each result, of the compiled sizes and any strides (results:
-  // no two elements at one address). Only results are written; accumulating results are read too.
-  // `scratch` holds at least scratch_bytes(), 64-byte aligned.
+  // no two elements at one address), in the backend's memory. Only results are written;
+  // accumulating results are read too. `scratch` holds at least scratch_bytes(), 64-byte aligned,
+  // in the same memory, and is in use until the stream's work is done.
   using Run = std::function<void(std::span<const Tensor> params, std::span<const Tensor> results,
-                                 std::span<std::byte> scratch)>;
+                                 std::span<std::byte> scratch, Stream stream)>;
+  // Of a backend without streams.
+  using HostRun = std::function<void(std::span<const Tensor> params,
+                                     std::span<const Tensor> results,
+                                     std::span<std::byte> scratch)>;
 
   Kernel(Run run, std::size_t scratch_bytes, std::string note)
       : run_(std::move(run)), scratch_bytes_(scratch_bytes), note_(std::move(note)) {}
+  Kernel(HostRun run, std::size_t scratch_bytes, std::string note)
+      : Kernel(Run([run = std::move(run)](auto params, auto results, auto scratch, Stream) {
+                 run(params, results, scratch);
+               }),
+               scratch_bytes, std::move(note)) {}
 
   std::size_t scratch_bytes() const { return scratch_bytes_; }
   const std::string& note() const {
     return note_;
   }  // how it runs: tile, threads, slow paths taken and why
   void run(std::span<const Tensor> params, std::span<const Tensor> results,
-           std::span<std::byte> scratch) const {
-    run_(params, results, scratch);
+           std::span<std::byte> scratch, Stream stream = {}) const {
+    run_(params, results, scratch, stream);
   }
 
  private:
@@ -50,6 +62,8 @@ class Backend {
   virtual std::optional<std::string> refusal(const Checked& program, const Sizes& sizes) const = 0;
   // Throws Unsupported with the refusal.
   virtual Kernel compile(const Checked& program, const Sizes& sizes) const = 0;
+  // Where its kernels' tensors and scratch live.
+  virtual Memory memory() const { return host_memory(); }
 };
 
 }  // namespace coda

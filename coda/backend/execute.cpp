@@ -2,30 +2,12 @@
 #include "coda/backend/execute.h"
 
 #include <chrono>
-#include <cstring>
 
 namespace coda {
 namespace {
 
 std::string shape_text(DType dtype, const std::vector<std::int64_t>& shape) {
   return to_string(Tensor{nullptr, dtype, shape, dense_strides(shape)});
-}
-
-// Elements only: the gaps of a strided tensor are not ours.
-void fill_zero(std::byte* data, std::size_t size, const Tensor& tensor, std::size_t axis) {
-  if (axis == tensor.shape.size()) {
-    std::memset(data, 0, size);
-    return;
-  }
-  const bool last = axis + 1 == tensor.shape.size();
-  const std::int64_t extent = tensor.shape[axis], stride = tensor.strides[axis];
-  if (last && stride == 1) {
-    std::memset(data, 0, static_cast<std::size_t>(extent) * size);
-    return;
-  }
-  for (std::int64_t i = 0; i < extent; ++i) {
-    fill_zero(data + i * stride * static_cast<std::int64_t>(size), size, tensor, axis + 1);
-  }
 }
 
 }  // namespace
@@ -61,17 +43,17 @@ void Executable::require(std::span<const Tensor> params, std::span<const Tensor>
   }
 }
 
-Tensor Executable::tensor(const Slot& slot, std::int64_t first, const Memory& memory) {
+Tensor Executable::tensor(const Slot& slot, std::int64_t first, const Bound& bound) {
   Tensor tensor;
   switch (slot.kind) {
     case Slot::Kind::param:
-      tensor = memory.params[slot.index];
+      tensor = bound.params[slot.index];
       break;
     case Slot::Kind::result:
-      tensor = memory.results[slot.index];
+      tensor = bound.results[slot.index];
       break;
     case Slot::Kind::arena:
-      tensor = dense(memory.scratch.data() + slot.offset, slot.dtype, slot.shape);
+      tensor = dense(bound.scratch.data() + slot.offset, slot.dtype, slot.shape);
       break;
   }
   if (!slot.rows) return tensor;
@@ -81,20 +63,20 @@ Tensor Executable::tensor(const Slot& slot, std::int64_t first, const Memory& me
   return tensor;
 }
 
-void Executable::run_call(const Call& call, std::int64_t first, const Memory& memory) const {
+void Executable::run_call(const Call& call, std::int64_t first, const Bound& bound) const {
   const auto tensors = [&](const std::vector<Slot>& slots) {
     std::vector<Tensor> all;
     all.reserve(slots.size());
-    for (const Slot& slot : slots) all.push_back(tensor(slot, first, memory));
+    for (const Slot& slot : slots) all.push_back(tensor(slot, first, bound));
     return all;
   };
   call.kernel->run(tensors(call.inputs), tensors(call.outputs),
-                   memory.scratch.subspan(kernel_scratch_offset_));
+                   bound.scratch.subspan(kernel_scratch_offset_), bound.stream);
 }
 
 // `run` is called for each call with its step, and the first element of its chunk.
 template <class Run>
-void Executable::run_steps(const Memory& memory, Run run) const {
+void Executable::run_steps(const Bound& bound, Run run) const {
   auto loop = loops_.begin();
   for (std::size_t i = 0; i < calls_.size();) {
     if (loop == loops_.end() || i < loop->begin) {
@@ -103,11 +85,10 @@ void Executable::run_steps(const Memory& memory, Run run) const {
       continue;
     }
     for (const Slot& slot : loop->zeroed) {
-      const Tensor sum = tensor(slot, 0, memory);
-      fill_zero(static_cast<std::byte*>(sum.data), size_of(sum.dtype), sum, 0);
+      memory_.zero(tensor(slot, 0, bound), bound.stream);
     }
     for (std::int64_t first = 0; first < loop->extent; first += loop->chunk) {
-      if (loop->first) std::memcpy(memory.scratch.data() + *loop->first, &first, sizeof first);
+      if (loop->first) memory_.write(bound.scratch.data() + *loop->first, first, bound.stream);
       const bool is_tail = first + loop->chunk > loop->extent;
       for (i = loop->begin; i < loop->end; ++i) {
         run(i, is_tail ? loop->tail[i - loop->begin] : calls_[i], first);
@@ -119,22 +100,24 @@ void Executable::run_steps(const Memory& memory, Run run) const {
 }
 
 void Executable::run(std::span<const Tensor> params, std::span<const Tensor> results,
-                     std::span<std::byte> scratch) const {
+                     std::span<std::byte> scratch, Stream stream) const {
   require(params, results, scratch);
-  const Memory memory{params, results, scratch};
-  run_steps(memory, [&](std::size_t, const Call& call, std::int64_t first) {
-    run_call(call, first, memory);
+  const Bound bound{params, results, scratch, stream};
+  run_steps(bound, [&](std::size_t, const Call& call, std::int64_t first) {
+    run_call(call, first, bound);
   });
 }
 
 void Executable::run_timed(std::span<const Tensor> params, std::span<const Tensor> results,
-                           std::span<std::byte> scratch, std::vector<Timing>& timings) const {
+                           std::span<std::byte> scratch, std::vector<Timing>& timings,
+                           Stream stream) const {
   require(params, results, scratch);
-  const Memory memory{params, results, scratch};
+  const Bound bound{params, results, scratch, stream};
   for (std::size_t i = timings.size(); i < calls_.size(); ++i) timings.push_back({calls_[i].name});
-  run_steps(memory, [&](std::size_t step, const Call& call, std::int64_t first) {
+  run_steps(bound, [&](std::size_t step, const Call& call, std::int64_t first) {
     const auto start = std::chrono::steady_clock::now();
-    run_call(call, first, memory);
+    run_call(call, first, bound);
+    memory_.wait(stream);
     timings[step].seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   });

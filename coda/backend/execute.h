@@ -22,18 +22,20 @@ class Executable {
   Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes);
 
   std::size_t scratch_bytes() const { return scratch_bytes_; }
-  // Tensors in the order of the schedule's params and results.
+  // Tensors in the order of the schedule's params and results; they and the scratch lie in the
+  // backend's memory. Allocates nothing there and waits for nothing.
   void run(std::span<const Tensor> params, std::span<const Tensor> results,
-           std::span<std::byte> scratch) const;
+           std::span<std::byte> scratch, Stream stream = {}) const;
 
   // What ran, for tables: the name of step i and the seconds it took, added up over runs since
-  // construction where timing was asked.
+  // construction where timing was asked. Waits for each step.
   struct Timing {
     std::string step;
     double seconds = 0;
   };
   void run_timed(std::span<const Tensor> params, std::span<const Tensor> results,
-                 std::span<std::byte> scratch, std::vector<Timing>& timings) const;
+                 std::span<std::byte> scratch, std::vector<Timing>& timings,
+                 Stream stream = {}) const;
 
  private:
   // Where a named tensor lives: a parameter, a result, or a range of the arena.
@@ -65,19 +67,22 @@ class Executable {
     std::vector<std::int64_t> shape;
     bool by_rows = false;  // its first axis is a loop's dimension
   };
-  struct Memory {
+  // What one run works on.
+  struct Bound {
     std::span<const Tensor> params, results;
     std::span<std::byte> scratch;
+    Stream stream;
   };
   class Planner;
   void require(std::span<const Tensor> params, std::span<const Tensor> results,
                std::span<const std::byte> scratch) const;
-  static Tensor tensor(const Slot& slot, std::int64_t first, const Memory& memory);
-  void run_call(const Call& call, std::int64_t first, const Memory& memory) const;
+  static Tensor tensor(const Slot& slot, std::int64_t first, const Bound& bound);
+  void run_call(const Call& call, std::int64_t first, const Bound& bound) const;
   template <class Run>
-  void run_steps(const Memory& memory, Run run) const;
+  void run_steps(const Bound& bound, Run run) const;
 
   std::string name_;
+  Memory memory_;
   std::vector<Expected> params_, results_;
   std::vector<Call> calls_;  // one for each step
   std::vector<Loop> loops_;  // in order

@@ -21,6 +21,7 @@ class Executable::Planner {
 
   void plan() {
     to_.name_ = schedule_.name;
+    to_.memory_ = backend_.memory();
     for (const Param& param : schedule_.params) {
       place(param.name, Slot::Kind::param, to_.params_.size());
       to_.params_.push_back({param.name, param.type.dtype, shape_of(param.type, sizes_)});
