@@ -61,10 +61,13 @@ std::string find_all(GetProcAddress lookup, EntryPoints& entry) {
   CODA_FIND(MemcpyDtoDAsync);
   CODA_FIND(MemsetD8);
   CODA_FIND(MemsetD8Async);
+  CODA_FIND(MemsetD32Async);
+  CODA_FIND(MemsetD2D8Async);
   CODA_FIND(StreamCreate);
   CODA_FIND(StreamDestroy);
   CODA_FIND(StreamSynchronize);
   CODA_FIND(StreamWaitEvent);
+  CODA_FIND(ThreadExchangeStreamCaptureMode);
   CODA_FIND(StreamIsCapturing);
   CODA_FIND(StreamBeginCapture);
   CODA_FIND(StreamEndCapture);

@@ -148,11 +148,16 @@ struct EntryPoints {
   Result (*MemcpyDtoDAsync)(DevicePointer, DevicePointer, std::size_t, Stream);
   Result (*MemsetD8)(DevicePointer, unsigned char, std::size_t);
   Result (*MemsetD8Async)(DevicePointer, unsigned char, std::size_t, Stream);
+  Result (*MemsetD32Async)(DevicePointer, unsigned, std::size_t, Stream);
+  // The pointer, the pitch, the byte, the width and the height.
+  Result (*MemsetD2D8Async)(DevicePointer, std::size_t, unsigned char, std::size_t, std::size_t,
+                            Stream);
 
   Result (*StreamCreate)(Stream*, unsigned);
   Result (*StreamDestroy)(Stream);
   Result (*StreamSynchronize)(Stream);
   Result (*StreamWaitEvent)(Stream, Event, unsigned);
+  Result (*ThreadExchangeStreamCaptureMode)(int*);  // 2: this thread may allocate meanwhile
   Result (*StreamIsCapturing)(Stream, int*);
   Result (*StreamBeginCapture)(Stream, int);
   Result (*StreamEndCapture)(Stream, Graph*);
