@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -54,6 +55,57 @@ bool color(int descriptor) {
 
 std::string isa() {
   return variable("CODA_ISA");
+}
+
+std::string cache() {
+  const std::string folder = variable("CODA_CACHE");
+  if (folder == "off") return "";
+  if (!folder.empty()) return folder;
+  const std::string caches = variable("XDG_CACHE_HOME");
+  // NOTE: a relative XDG_CACHE_HOME is to be ignored, says its specification.
+  if (caches.starts_with('/')) return caches + "/coda";
+  const std::string home = variable("HOME");
+  return home.empty() ? "" : home + "/.cache/coda";
+}
+
+std::string nvrtc() {
+  return variable("CODA_NVRTC");
+}
+
+std::string cuda_home() {
+  const std::string home = variable("CUDA_HOME");
+  return home.empty() ? variable("CUDA_PATH") : home;
+}
+
+std::vector<std::string> path() {
+  std::vector<std::string> folders;
+  std::string rest = variable("PATH");
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(':'), rest.size());
+    if (end > 0) folders.push_back(rest.substr(0, end));
+    rest.erase(0, end + 1);
+  }
+  return folders;
+}
+
+std::vector<std::string> python_prefixes() {
+  std::vector<std::string> prefixes;
+  const auto add = [&](const std::string& prefix) {
+    if (!prefix.empty() && std::ranges::find(prefixes, prefix) == prefixes.end()) {
+      prefixes.push_back(prefix);
+    }
+  };
+  add(variable("VIRTUAL_ENV"));
+  add(variable("CONDA_PREFIX"));
+  if (const std::string home = variable("HOME"); !home.empty()) add(home + "/.local");
+  for (const std::filesystem::path folder : path()) {
+    std::error_code error;
+    if (!std::filesystem::exists(folder / "python3", error)) continue;
+    // /usr/bin's packages may be in /usr/local, as pip puts them there.
+    if (folder == "/usr/bin") add("/usr/local");
+    add(folder.parent_path());
+  }
+  return prefixes;
 }
 
 }  // namespace coda::flags

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace coda::flags {
 
@@ -15,5 +16,22 @@ bool color(int descriptor);
 // CODA_ISA: caps the SIMD target ("avx2", "avx512", …) for tests; empty: the best that the machine
 // has.
 std::string isa();
+
+// CODA_CACHE: the folder of compiled kernels; unset: coda/ in XDG_CACHE_HOME, or in ~/.cache.
+// Empty: none, by CODA_CACHE=off or for want of a home.
+std::string cache();
+
+// CODA_NVRTC: the file libnvrtc.so.…; empty: it is looked for.
+std::string nvrtc();
+
+// CUDA_HOME, else CUDA_PATH; empty where both are unset.
+std::string cuda_home();
+
+// PATH, folder by folder.
+std::vector<std::string> path();
+
+// Where Python environments are, likeliest first: VIRTUAL_ENV, CONDA_PREFIX, ~/.local, and the
+// prefix of each folder of PATH that has a python3.
+std::vector<std::string> python_prefixes();
 
 }  // namespace coda::flags
