@@ -19,7 +19,7 @@ BoundAccess::BoundAccess(const Access& access, const BoundTensor* tensor, std::i
     bytes = static_cast<std::int64_t>(size_of(tensor->dtype));
     aligned = is_aligned(data, tensor->dtype);
   }
-  for (const Access::Offset& offset : access.offsets) {
+  for (const InputView::Offset& offset : access.offsets) {
     base_ += stride_of(offset.factor, 1) * offset.count;
   }
   for (const Access::Term& term : access.rows) {

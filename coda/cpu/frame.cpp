@@ -1,4 +1,4 @@
-// coda/cpu/frame.cpp: places of factors and the choice of tiles.
+// coda/cpu/frame.cpp: the choice of tiles.
 #include "coda/cpu/frame.h"
 
 #include <algorithm>
@@ -8,162 +8,22 @@
 #include "coda/core/error.h"
 
 namespace coda::cpu {
-namespace {
-
-bool in_rows(const Space& space, const Factor& factor) {
-  for (const Dim& dim : space.rows) {
-    if (std::ranges::find(dim.factors, factor) != dim.factors.end()) return true;
-  }
-  return false;
-}
-
-// Positions of the factors of `axis` in `type`, -1 where one is missing.
-std::vector<int> positions(const Type& type, const Dim& axis) {
-  const std::vector<Factor> factors = factors_of(type);
-  std::vector<int> at;
-  for (const Factor& factor : axis.factors) {
-    const auto found = std::ranges::find(factors, factor);
-    at.push_back(found == factors.end() ? -1 : static_cast<int>(found - factors.begin()));
-  }
-  return at;
-}
-
-}  // namespace
 
 Frame::Frame(const Checked& checked, std::size_t space, const Sizes& sizes)
-    : checked_(&checked), space_index_(space), sizes_(&sizes) {
-  for (const Dim& dim : this->space().rows) rows_ *= require_extent(dim, sizes);
-  for (const Dim& dim : this->space().columns) columns_ *= require_extent(dim, sizes);
-  place_columns();
+    : Places(checked, space, sizes) {
+  if (!conflict().empty()) full_ = conflict() + " has two places among the columns";
   collect_needs();
 }
 
-// Gives the factors of `dim` the place that `known` has as a whole. False where they conflict.
-bool Frame::assign(const Dim& known, const Dim& dim) {
-  const std::optional<Place> whole = column_place(known);
-  if (!whole) return true;
-  std::int64_t inner = whole->inner;
-  for (std::size_t i = dim.factors.size(); i-- > 0;) {
-    const std::int64_t extent = require_extent(dim.factors[i], *sizes_);
-    const Place place{inner, extent, 1};
-    const auto [entry, fresh] = column_places_.emplace(dim.factors[i].text(), place);
-    if (!fresh && !(entry->second == place) && extent > 1) return false;
-    inner *= extent;
-  }
-  return true;
-}
-
-void Frame::place_columns() {
-  std::int64_t inner = 1;
-  for (std::size_t d = space().columns.size(); d-- > 0;) {
-    const std::vector<Factor>& factors = space().columns[d].factors;
-    for (std::size_t f = factors.size(); f-- > 0;) {
-      const std::int64_t extent = require_extent(factors[f], *sizes_);
-      column_places_[factors[f].text()] = Place{inner, extent, 1};
-      inner *= extent;
-    }
-  }
-  // `as` gives a place to the factors on either side; twice, for chains that run backwards.
-  for (int pass = 0; pass < 2; ++pass) {
-    for (const int n : space().nodes) {
-      const Node& node = program().nodes()[static_cast<std::size_t>(n)];
-      if (node.op != Op::as) continue;
-      const Type& from = program().type(node.args[0]);
-      const Type& to = program().type(node.results[0]);
-      const std::vector<Role>& roles = checked_->roles(space_index_, node.results[0]);
-      std::size_t at = 0;
-      for (std::size_t d = 0; d < to.dims.size(); ++d) {
-        const std::size_t count = to.dims[d].factors.size();
-        const bool column = at + count <= roles.size() &&
-                            std::all_of(roles.begin() + static_cast<std::ptrdiff_t>(at),
-                                        roles.begin() + static_cast<std::ptrdiff_t>(at + count),
-                                        [](Role role) { return role == Role::column; });
-        at += count;
-        if (!column || count == 0 || from.dims[d].factors.empty()) continue;
-        if (!assign(from.dims[d], to.dims[d]) || !assign(to.dims[d], from.dims[d])) {
-          full_ = "`" + to.dims[d].text() + "` has two places among the columns";
-        }
-      }
-    }
-  }
-}
-
-// The place of neighbouring column factors as one.
-std::optional<Place> Frame::column_place(const Dim& dim) const {
-  Place whole;
-  bool first = true;
-  for (std::size_t f = dim.factors.size(); f-- > 0;) {
-    const auto found = column_places_.find(dim.factors[f].text());
-    if (found == column_places_.end()) return std::nullopt;
-    if (first) {
-      whole = found->second;
-    } else if (found->second.extent > 1 || whole.extent == 0) {
-      if (found->second.inner != whole.inner * whole.extent) return std::nullopt;
-      whole.extent *= found->second.extent;
-    }
-    first = false;
-  }
-  if (first) return std::nullopt;
-  return whole;
-}
-
-FactorPlace Frame::place_of(const Factor& factor, Role role, const Dim& row_inner) const {
-  FactorPlace result{FactorPlace::Kind::whole, factor.text(), require_extent(factor, *sizes_), {}};
-  const bool blocks = factor.kind() == Factor::Kind::blocks;
-  if (role == Role::row) {
-    result.kind = FactorPlace::Kind::row;
-    const bool of_rows = blocks && !in_rows(space(), factor);
-    result.place.inner = require_extent(row_inner, *sizes_);
-    result.place.extent = of_rows ? require_extent(factor.dim(), *sizes_) : result.extent;
-    result.place.block = of_rows ? factor.number() : 1;
-  } else if (role == Role::column) {
-    if (const auto place = column_place(dim_of(factor))) {
-      result.kind = FactorPlace::Kind::column;
-      result.place = *place;
-    } else if (blocks) {
-      if (const auto whole = column_place(factor.dim())) {
-        result.kind = FactorPlace::Kind::column;
-        result.place = *whole;
-        result.place.block = factor.number();
-      }
-    }
-  }
-  return result;
-}
-
-std::vector<FactorPlace> Frame::places(Value value) const {
-  const std::vector<Factor> factors = factors_of(program().type(value));
-  const std::vector<Role>& roles = checked_->roles(space_index_, value);
-  const std::vector<Dim>& inner = checked_->row_inner(space_index_, value);
-  if (roles.size() != factors.size()) {
-    throw InternalError("the space does not evaluate " + describe(program(), value));
-  }
-  std::vector<FactorPlace> places;
-  for (std::size_t f = 0; f < factors.size(); ++f) {
-    places.push_back(place_of(factors[f], roles[f], f < inner.size() ? inner[f] : Dim{}));
-  }
-  return places;
-}
-
 std::int64_t Frame::held(const FactorPlace& place, std::int64_t width) const {
-  if (place.kind != FactorPlace::Kind::column || width == columns_) return place.extent;
+  if (place.kind != FactorPlace::Kind::column || width == columns()) return place.extent;
   const std::int64_t span = std::clamp<std::int64_t>(
       width / place.place.inner, std::min<std::int64_t>(1, place.place.extent), place.place.extent);
   return (span + place.place.block - 1) / place.place.block;
 }
 
-std::optional<Role> Frame::role_of(Value value, const Dim& axis) const {
-  const std::vector<Role>& roles = checked_->roles(space_index_, value);
-  for (const int at : positions(program().type(value), axis)) {
-    if (at >= 0 && static_cast<std::size_t>(at) < roles.size()) {
-      return roles[static_cast<std::size_t>(at)];
-    }
-  }
-  return std::nullopt;
-}
-
 void Frame::need(const Dim& axis, Value value, std::int64_t block, const char* why) {
-  const std::vector<Role>& roles = checked_->roles(space_index_, value);
+  const std::vector<Role>& roles = checked().roles(space_index(), value);
   for (const int at : positions(program().type(value), axis)) {
     if (at < 0 || static_cast<std::size_t>(at) >= roles.size() ||
         roles[static_cast<std::size_t>(at)] != Role::column) {
@@ -194,12 +54,12 @@ void Frame::collect_needs() {
         } else {
           need(dim_of(blocks), node.results[0], 0, "blocks");
         }
-        const std::vector<Role>& roles = checked_->roles(space_index_, node.results[0]);
+        const std::vector<Role>& roles = checked().roles(space_index(), node.results[0]);
         const int at = positions(program().type(node.results[0]), dim_of(blocks))[0];
         if (at >= 0 && static_cast<std::size_t>(at) < roles.size() &&
             roles[static_cast<std::size_t>(at)] == Role::row &&
             role_of(node.args[0], attr.axis) == Role::row) {
-          row_blocks_.push_back({attr.block, require_extent(attr.axis, *sizes_)});
+          row_blocks_.push_back({attr.block, require_extent(attr.axis, sizes())});
         }
         continue;
       }
@@ -246,7 +106,7 @@ bool Frame::valid(std::int64_t width, std::int64_t period) const {
     return width % place.inner == 0 && tail % place.inner == 0 &&
            (place.inner * place.extent) % period == 0;
   };
-  for (const auto& [text, place] : column_places_) {
+  for (const auto& [text, place] : column_places()) {
     const bool one = place.inner % period == 0;
     if (!whole(place) && !range(place) && !one) return false;
   }
@@ -261,7 +121,7 @@ bool Frame::valid(std::int64_t width, std::int64_t period) const {
 }
 
 Cut Frame::cut_columns(std::int64_t wanted, std::vector<std::string>& notes) const {
-  const std::int64_t all = columns_;
+  const std::int64_t all = columns();
   Cut best{all, all, std::max<std::int64_t>(all, 1)};
   if (all <= wanted) return best;
   if (!full_.empty()) {
@@ -271,7 +131,7 @@ Cut Frame::cut_columns(std::int64_t wanted, std::vector<std::string>& notes) con
   const auto score = [&](std::int64_t width) {
     return std::abs(std::log2(static_cast<double>(width) / static_cast<double>(wanted)));
   };
-  for (const auto& [text, place] : column_places_) {
+  for (const auto& [text, place] : column_places()) {
     const std::int64_t period = place.inner * place.extent;
     if (period == 0 || all % period != 0) continue;
     std::int64_t unit = place.inner;
@@ -301,9 +161,9 @@ Cut Frame::cut_columns(std::int64_t wanted, std::vector<std::string>& notes) con
 Cut Frame::cut_rows(std::int64_t wanted) const {
   // Tiles start where a block does: at multiples of `unit` in the flat rows, or of `blocks` in each
   // period of blocks that restart.
-  std::int64_t unit = 64, blocks = 64, period = rows_;
+  std::int64_t unit = 64, blocks = 64, period = rows();
   for (const RowBlock& each : row_blocks_) {
-    const bool restarts = each.period % each.block != 0 && each.period < rows_;
+    const bool restarts = each.period % each.block != 0 && each.period < rows();
     unit = std::lcm(unit, restarts ? each.period : each.block);
     blocks = std::lcm(blocks, each.block);
     if (restarts) period = std::min(period, each.period);
@@ -311,8 +171,8 @@ Cut Frame::cut_rows(std::int64_t wanted) const {
   const auto fits = [&](const RowBlock& each) {
     return each.period == period || (each.period % each.block == 0 && period % each.block == 0);
   };
-  Cut cut{rows_, rows_, std::max<std::int64_t>(rows_, 1)};
-  if (unit <= 4 * wanted || period == rows_) {
+  Cut cut{rows(), rows(), std::max<std::int64_t>(rows(), 1)};
+  if (unit <= 4 * wanted || period == rows()) {
     cut.size = std::max(unit, wanted / unit * unit);
   } else if (std::ranges::all_of(row_blocks_, fits)) {
     cut.period = period;

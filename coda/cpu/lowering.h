@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "coda/cpu/frame.h"
-#include "coda/cpu/input_view.h"
+#include "coda/check/input_view.h"
 #include "coda/cpu/tile_program.h"
 
 namespace coda::cpu {

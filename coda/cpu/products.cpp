@@ -92,7 +92,7 @@ void merge(std::vector<BoundMatrix::Loop>& loops, BoundMatrix::Loop loop) {
 BoundMatrix::BoundMatrix(const MatrixView& view, const BoundTensor& tensor)
     : view(&view), data(tensor.data) {
   const auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
-  for (const Access::Offset& offset : view.view.offsets) {
+  for (const InputView::Offset& offset : view.view.offsets) {
     data += offset.count * tensor.strides[static_cast<std::size_t>(offset.factor)] * bytes;
   }
   for (const SubAxis& axis : view.outer) {

@@ -20,7 +20,7 @@
 #include "coda/cpu/bound_access.h"
 #include "coda/cpu/frame.h"
 #include "coda/cpu/gemm.h"
-#include "coda/cpu/input_view.h"
+#include "coda/check/input_view.h"
 
 namespace coda::cpu {
 

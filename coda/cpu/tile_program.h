@@ -11,22 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "coda/check/input_view.h"
+#include "coda/check/places.h"
 #include "coda/cpu/vector_ops.h"
 
 namespace coda::cpu {
-
-// A coordinate as a function of a flat position: ((p / inner) % extent) / block.
-struct Place {
-  std::int64_t inner = 1;
-  std::int64_t extent = 1;
-  std::int64_t block = 1;
-
-  std::int64_t at(std::int64_t position) const {
-    if (extent <= 1 || inner <= 0) return 0;
-    return (position / inner) % extent / block;
-  }
-  bool operator==(const Place&) const = default;
-};
 
 // The elements of a tensor that a tile needs, as loops over a dense buffer [row][axes…].
 //   address = Σ offsets · stride + Σ rows.at(row) · stride + Σ columns.at(first column) · stride
@@ -38,10 +27,6 @@ struct Access {
     int factor = 0;
     std::int64_t scale = 1;
   };
-  struct Offset {
-    int factor = 0;
-    std::int64_t count = 0;
-  };
   struct Axis {
     std::int64_t extent = 1;
     int factor = -1;  // -1: stride 0
@@ -50,7 +35,7 @@ struct Access {
   int tensor = -1;  // a parameter; results follow the parameters; -1: virtual
   DType dtype = DType::f32;
   std::vector<std::int64_t> strides;  // virtual only
-  std::vector<Offset> offsets;
+  std::vector<InputView::Offset> offsets;
   std::vector<Term> rows, columns;
   std::vector<Axis> axes;  // outermost first
   // A coordinate that statements give themselves: the id of a gather, the place in a joined piece

@@ -1,9 +1,9 @@
-// coda/cpu/input_view.cpp: follows casts, splits and `as` back to a parameter.
-#include "coda/cpu/input_view.h"
+// coda/check/input_view.cpp: follows casts, splits and `as` back to a parameter.
+#include "coda/check/input_view.h"
 
 #include <algorithm>
 
-namespace coda::cpu {
+namespace coda {
 namespace {
 
 using Axes = std::vector<SubAxis>;
@@ -57,7 +57,7 @@ std::vector<std::int64_t> extents_of(const std::vector<Factor>& factors, const S
 
 // [start, start + count) of the loops' flat index.
 bool take_range(Axes& axes, std::int64_t start, std::int64_t count,
-                std::vector<Access::Offset>& offsets) {
+                std::vector<InputView::Offset>& offsets) {
   std::erase_if(axes, [](const SubAxis& axis) { return axis.extent == 1; });
   if (count == 0) {
     axes.assign(1, SubAxis{0, axes.empty() ? 0 : axes[0].factor, 1});
@@ -149,4 +149,4 @@ std::optional<InputView> view_input(const Program& program, Value value, const S
   return seen ? view : std::nullopt;
 }
 
-}  // namespace coda::cpu
+}  // namespace coda

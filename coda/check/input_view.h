@@ -1,4 +1,4 @@
-// coda/cpu/input_view.h: a parameter seen through casts, splits and `as`, as strides of the
+// coda/check/input_view.h: a parameter seen through casts, splits and `as`, as strides of the
 // parameter.
 #pragma once
 
@@ -6,10 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "coda/cpu/tile_program.h"
 #include "coda/program/program.h"
 
-namespace coda::cpu {
+namespace coda {
 
 // One loop over a parameter: its stride is strides[factor] * scale.
 struct SubAxis {
@@ -19,9 +18,14 @@ struct SubAxis {
 };
 
 struct InputView {
+  // `count` steps along a factor of the parameter.
+  struct Offset {
+    int factor = 0;
+    std::int64_t count = 0;
+  };
   int parameter = 0;
   std::vector<DType> casts;  // in order; without those that cannot change a value
-  std::vector<Access::Offset> offsets;
+  std::vector<Offset> offsets;
   std::vector<std::vector<SubAxis>> factors;  // of each factor of the value, outermost first
   // The dtype that holds every value of the view.
   DType dtype = DType::f32;
@@ -34,4 +38,4 @@ std::optional<InputView> view_input(const Program& program, Value value, const S
 // Is every value of `narrow` one of `wide`?
 bool holds_all(DType wide, DType narrow);
 
-}  // namespace coda::cpu
+}  // namespace coda

@@ -1,0 +1,395 @@
+// coda/device/sm90_gemm.cuh: one persistent Hopper GEMM with a fused epilogue, read top to bottom.
+//
+// D[m, n] = sum over terms and k of A[m, k] B[n, k], 16-bit operands in either majorness, f32
+// accumulators, then the page's epilogue on each tile while it is on chip. 384 threads:
+//   warpgroup 0:     warp 0 feeds operand stages; warp 1 loads epilogue slots; warps 2, 3 store them
+//   warpgroups 1, 2: consumers in pingpong: each owns whole 128 x kTileN tiles in turn
+//
+// A tile's epilogue is a list of units: 64 rows x kUnitColumns columns of results, row halves inner. A
+// unit takes slots of a ring that both consumers share, in tile order. A slot may be loaded before the
+// unit and stored after it. Three barriers a slot, none inside the epilogue:
+//   empty    a store warp: the copy engine has read the slot             -> the loader
+//   loaded   the copy engine's bytes, or the loader alone                -> consumers
+//   written  four consumer warps                                         -> the store warp
+// NOTE: parity waits are sound only if every waiter sees every use of a slot in order. So the loader
+// visits slots that nothing fills, and consumers take turns for the epilogue too.
+//
+// What a page gives (all static):
+//   Arguments      the kernel's argument: maps[], order, works, k_tiles[], pace, policy_in, policy_out, …
+//   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots, kSlotBytes,
+//   kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
+//   kMnMajorB, kHeads (units are 32 columns of a head's low half and 32 of its high half)
+//   columns(args, s)     of the results of space s;  with_space(s, f): f(Space<s>())
+//   Rows, rows(args, s, row, first): what the epilogue needs of a row; `first`: of the first column
+//   tile, whose results without columns are stored
+//   side(args, thread, threads): results without a tile, computed by the store warps at the start
+//   Space: kSlotsUsed; load<i>(args, s, to, barrier, row, unit); bytes<i>(): of what it loads, 0: none;
+//   store<i>(args, s, from, row, unit, lane); State; unit(…); finish(…)
+#pragma once
+
+#include "fragment.cuh"
+#include "ptx_tma.cuh"
+#include "ptx_wgmma.cuh"
+
+namespace coda {
+
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
+
+// One tile of work: space s, tile row m, tile column n of that space. None: m < 0.
+struct Work {
+  int s, m, n;
+};
+template <class Arguments>
+__device__ __forceinline__ u32 work_word(const Arguments& args, int t) {
+  u32 word;
+  asm("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(args.order + t));
+  return word;
+}
+__device__ __forceinline__ Work work_of(u32 word) {
+  if (word == ~0u) return {0, -1, 0};
+  return {static_cast<int>(word >> 28), static_cast<int>(word >> 14 & 0x3fff),
+          static_cast<int>(word & 0x3fff)};
+}
+
+template <class P>
+struct Gemm {
+  using Arguments = typename P::Arguments;
+  static constexpr int kTileM = 128, kTileK = 64;
+  static constexpr int kRowHalves = kTileM / 64;
+  static constexpr int kBytesA = kTileM * kTileK * 2, kBytesB = P::kTileN * kTileK * 2;
+  static constexpr int kResultColumns = P::kTileN / P::kPairs;  // columns of a tile of results
+  static constexpr int kUnits = kResultColumns / P::kUnitColumns;
+  static constexpr int kStages = P::kStages, kRing = P::kSlots;
+  static_assert(kRing % 2 == 0, "a slot always has the same store warp");
+  // Named barriers: turns for the main loop, then for the epilogue, of each consumer.
+  static constexpr int kMainTurn = 1, kEpilogueTurn = 3;
+
+  // Offsets in shared memory.
+  static constexpr int kB = kStages * kBytesA, kSlot = kB + kStages * kBytesB;
+  static constexpr int kFull = kSlot + kRing * P::kSlotBytes, kEmpty = kFull + kStages * 8;
+  static constexpr int kSlotEmpty = kEmpty + kStages * 8, kSlotLoaded = kSlotEmpty + kRing * 8;
+  static constexpr int kSlotWritten = kSlotLoaded + kRing * 8;
+  static constexpr int kProgress = kSlotWritten + kRing * 8;
+
+  static __device__ __forceinline__ int units(const Arguments& args, const Work& w) {
+    const int left = P::columns(args, w.s) - w.n * kResultColumns;
+    const int count = (left + P::kUnitColumns - 1) / P::kUnitColumns;
+    return count < kUnits ? count : kUnits;
+  }
+
+  // ---- warp 0: operand stages. All lanes walk, so that what the copies need is uniform.
+  static __device__ __forceinline__ void load_operands(const Arguments& args, u32 base, int lane) {
+    int stage = 0;
+    u32 phase = 1;
+    for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
+      const Work w = work_of(shuffle(work_word(args, t), 0));
+      if (w.m < 0) break;
+      const TensorMap* map = &args.maps[w.s * P::kTerms * (1 + P::kPairs)];
+#pragma unroll 1
+      for (int term = 0; term < P::kTerms; term++, map += 1 + P::kPairs) {
+        const int k_tiles = static_cast<int>(args.k_tiles[term]);
+#pragma unroll 1
+        for (int k = 0; k < k_tiles; k++) {
+          barrier_wait(base + kEmpty + stage * 8, phase);
+          if (lane == 0) {
+            const u32 full = base + kFull + stage * 8;
+            const u32 a = base + stage * kBytesA, b = base + kB + stage * kBytesB;
+            barrier_expect(full, kBytesA + kBytesB);
+            if constexpr (P::kMnMajorA) {
+              tma_load(a, map, full, w.m * kTileM, k * kTileK, args.policy_a);
+              tma_load(a + 8192, map, full, w.m * kTileM + 64, k * kTileK, args.policy_a);
+            } else {
+              tma_load(a, map, full, k * kTileK, w.m * kTileM, args.policy_a);
+            }
+#pragma unroll
+            for (int p = 0; p < P::kPairs; p++) {
+              const u32 to = b + p * kResultColumns * 128;
+              const int column = w.n * kResultColumns;
+              if constexpr (P::kMnMajorB) {
+#pragma unroll
+                for (int i = 0; i < kResultColumns / 64; i++)
+                  tma_load(to + i * 8192, map + 1 + p, full, column + i * 64, k * kTileK,
+                           args.policy_b);
+              } else if constexpr (P::kHeads > 0) {
+#pragma unroll
+                for (int i = 0; i < kResultColumns / 64; i++) {
+                  const int unit = w.n * kUnits + i;
+                  tma_load_head(to + i * 8192, map + 1 + p, full, k * kTileK, unit % P::kHeads,
+                                unit / P::kHeads, args.policy_b);
+                }
+              } else {
+                tma_load(to, map + 1 + p, full, k * kTileK, column, args.policy_b);
+              }
+            }
+          }
+          __syncwarp();
+          if (++stage == kStages) stage = 0, phase ^= 1;
+        }
+      }
+    }
+  }
+
+  // ---- warp 1: epilogue slots
+  static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base, int lane) {
+    unsigned position = 0;
+    for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
+      const Work w = work_of(shuffle(work_word(args, t), 0));
+      if (w.m < 0) break;
+      const int count = units(args, w);
+      P::with_space(w.s, [&](auto space) {
+        using S = decltype(space);
+#pragma unroll 1
+        for (int h = 0; h < count; h++) {
+#pragma unroll 1
+          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed) {
+            load_unit<S, 0>(args, w, base, position, w.m * kTileM + i * 64, w.n * kUnits + h, lane);
+          }
+        }
+      });
+    }
+  }
+  template <class S, int kIndex>
+  static __device__ __forceinline__ void load_unit(const Arguments& args, const Work& w, u32 base,
+                                                   unsigned position, int row, int unit, int lane) {
+    if constexpr (kIndex < S::kSlotsUsed) {
+      const unsigned slot = (position + kIndex) % kRing, use = (position + kIndex) / kRing;
+      barrier_wait(base + kSlotEmpty + slot * 8, (use & 1) ^ 1);
+      if (lane == 0) {
+        const u32 loaded = base + kSlotLoaded + slot * 8;
+        if constexpr (S::template bytes<kIndex>() > 0) {
+          barrier_expect(loaded, S::template bytes<kIndex>());
+          S::template load<kIndex>(args, w.s, base + kSlot + slot * P::kSlotBytes, loaded, row, unit);
+        } else {
+          barrier_arrive(loaded);
+        }
+      }
+      __syncwarp();
+      load_unit<S, kIndex + 1>(args, w, base, position, row, unit, lane);
+    }
+  }
+
+  // ---- warps 2 and 3: finished slots, alternately
+  static __device__ __forceinline__ void store_slots(const Arguments& args, u32 base, int warp,
+                                                     int lane) {
+    unsigned position = 0;
+    for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
+      const Work w = work_of(shuffle(work_word(args, t), 0));
+      if (w.m < 0) break;
+      const int count = units(args, w);
+      P::with_space(w.s, [&](auto space) {
+        using S = decltype(space);
+#pragma unroll 1
+        for (int h = 0; h < count; h++) {
+#pragma unroll 1
+          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed) {
+            store_unit<S, 0>(args, w, base, position, w.m * kTileM + i * 64, w.n * kUnits + h, warp,
+                             lane);
+          }
+        }
+      });
+    }
+  }
+  template <class S, int kIndex>
+  static __device__ __forceinline__ void store_unit(const Arguments& args, const Work& w, u32 base,
+                                                    unsigned position, int row, int unit, int warp,
+                                                    int lane) {
+    if constexpr (kIndex < S::kSlotsUsed) {
+      if (((position + kIndex) & 1) == (warp & 1)) {
+        const unsigned slot = (position + kIndex) % kRing, use = (position + kIndex) / kRing;
+        barrier_wait(base + kSlotWritten + slot * 8, use & 1);
+        S::template store<kIndex>(args, w.s, base + kSlot + slot * P::kSlotBytes, row, unit, lane);
+        if (lane == 0) barrier_arrive(base + kSlotEmpty + slot * 8);
+        __syncwarp();
+      }
+      store_unit<S, kIndex + 1>(args, w, base, position, row, unit, warp, lane);
+    }
+  }
+
+  // ---- warpgroups 1 and 2
+  static __device__ __forceinline__ void consume(const Arguments& args, u32 base, int me) {
+    const int thread = threadIdx.x % 128, warp = shuffle(thread / 32, 0), lane = thread % 32;
+    const int other = me ^ 1;
+    int k_count = 0;
+#pragma unroll
+    for (int term = 0; term < P::kTerms; term++) k_count += static_cast<int>(args.k_tiles[term]);
+    unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
+    int index = 0;
+    if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
+    for (int t = blockIdx.x; t < args.works; t += gridDim.x, index++) {
+      const Work w = work_of(work_word(args, t));
+      if (w.m < 0) break;
+      const int count = units(args, w);
+      int slots_used = 0;
+      P::with_space(w.s, [&](auto space) {
+        slots_used = count * kRowHalves * decltype(space)::kSlotsUsed;
+      });
+      if ((index & 1) != me) {
+        stages += k_count, position += slots_used;
+        continue;
+      }
+      // What the rows need is read while the other consumer has the tensor cores.
+      typename P::Rows rows[kRowHalves];
+#pragma unroll
+      for (int i = 0; i < kRowHalves; i++)
+        rows[i] = P::rows(args, w.s, w.m * kTileM + i * 64 + warp * 16 + lane / 4, w.n == 0, lane);
+
+      // NOTE: declared here, and first written by products that do not read it: no accumulator lives
+      // from one tile to the next. Else ptxas keeps them all through the epilogue, and spills.
+      float acc[kRowHalves][P::kTileN / 2];
+      named_sync(kMainTurn + me, 256);
+      const int left = P::columns(args, w.s) - w.n * kResultColumns;
+      u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
+      if (P::kNarrow > 0 && left <= P::kNarrow)
+        main_loop<(P::kNarrow > 0 ? P::kNarrow : P::kTileN)>(args, base, acc, k_count, stages, stage,
+                                                             phase, previous, thread);
+      else
+        main_loop<P::kTileN>(args, base, acc, k_count, stages, stage, phase, previous, thread);
+      named_arrive(kMainTurn + other, 256);
+      wgmma_wait<0>();
+      if (thread == 0) barrier_arrive(base + kEmpty + previous * 8);
+
+      named_sync(kEpilogueTurn + me, 256);
+      // Slower than it can, so that it does not take the memory from the next tile's main loop.
+      const int next = t + gridDim.x;
+      const bool paced = args.pace > 0 && next < args.works && work_word(args, next) != ~0u;
+      P::with_space(w.s, [&](auto space) {
+        using S = decltype(space);
+        typename S::State state;
+#pragma unroll
+        for (int h = 0; h < kUnits; h++) {
+          if (h < count) {
+            const int unit = w.n * kUnits + h;
+            const auto columns = S::columns(args, w.s, unit, lane);
+#pragma unroll
+            for (int i = 0; i < kRowHalves; i++) {
+              if (paced && (h | i) != 0)
+                wait_for_progress(base, stages + k_count + (h * kRowHalves + i) *
+                                                               static_cast<int>(args.pace) / 16);
+              const unsigned at = position + (h * kRowHalves + i) * S::kSlotsUsed;
+              u32 slot[S::kSlotsUsed + 1];
+#pragma unroll
+              for (int u = 0; u < S::kSlotsUsed; u++) {
+                slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
+                barrier_wait(base + kSlotLoaded + (at + u) % kRing * 8, (at + u) / kRing & 1);
+              }
+              S::unit(args, w.s, rows[i], columns, state, acc[i], h, i, slot,
+                      w.m * kTileM + i * 64, unit, warp, lane);
+              if (S::kSlotsUsed > 0) {
+                proxy_fence();
+                __syncwarp();
+                if (lane == 0) {
+#pragma unroll
+                  for (int u = 0; u < S::kSlotsUsed; u++)
+                    barrier_arrive(base + kSlotWritten + (at + u) % kRing * 8);
+                }
+              }
+            }
+          }
+        }
+        named_arrive(kEpilogueTurn + other, 256);
+        S::finish(args, w.s, state, w.m * kTileM + warp * 16 + lane / 4, w.n * kResultColumns, lane);
+      });
+      stages += k_count, position += slots_used;
+    }
+    // Leave no turn half taken.
+    const int turns0 = (index + 1) / 2, turns1 = index / 2;
+    if (me == 0 && 1 + turns1 > turns0) named_sync(kMainTurn, 256), named_sync(kEpilogueTurn, 256);
+    if (me == 1 && turns0 > turns1)
+      named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
+  }
+
+  // acc[i][…] = the sums over all k of 64 rows i and kWidth columns of the operands' tile.
+  template <int kWidth>
+  static __device__ __forceinline__ void main_loop(const Arguments& args, u32 base,
+                                                   float (&acc)[kRowHalves][P::kTileN / 2],
+                                                   int k_count, unsigned stages, u32& stage,
+                                                   u32& phase, u32& previous, int thread) {
+    main_step<kWidth, true>(args, base, acc, 0, stages, stage, phase, previous, thread);
+    for (int k = 1; k < k_count; k++)
+      main_step<kWidth, false>(args, base, acc, k, stages, stage, phase, previous, thread);
+  }
+  template <int kWidth, bool kFirst>
+  static __device__ __forceinline__ void main_step(const Arguments& args, u32 base,
+                                                   float (&acc)[kRowHalves][P::kTileN / 2], int k,
+                                                   unsigned stages, u32& stage, u32& phase,
+                                                   u32& previous, int thread) {
+    barrier_wait(base + kFull + stage * 8, phase);
+    wgmma_fence();
+    const u32 a = descriptor_low<P::kMnMajorA>(base) + stage * (kBytesA / 16);
+    const u32 b = descriptor_low<P::kMnMajorB>(base + kB) + stage * (kBytesB / 16);
+#pragma unroll
+    for (int kk = 0; kk < kTileK / 16; kk++) {
+      const u64 right = descriptor(b + kk * (P::kMnMajorB ? 128 : 2));
+#pragma unroll
+      for (int i = 0; i < kRowHalves; i++) {
+        float(&d)[kWidth / 2] = reinterpret_cast<float(&)[kWidth / 2]>(acc[i]);
+        const u64 left = descriptor(a + i * 512 + kk * (P::kMnMajorA ? 128 : 2));
+        if constexpr (kFirst) {
+          if (kk == 0)
+            wgmma_first<P::kMnMajorA, P::kMnMajorB>(d, left, right, typename P::Operands());
+          else
+            wgmma<P::kMnMajorA, P::kMnMajorB>(d, left, right, typename P::Operands());
+        } else {
+          wgmma<P::kMnMajorA, P::kMnMajorB>(d, left, right, typename P::Operands());
+        }
+      }
+    }
+    wgmma_commit();
+    if constexpr (!kFirst) {  // this group has started, so the one before has read its stage
+      wgmma_wait<1>();
+      if (thread == 0) barrier_arrive(base + kEmpty + previous * 8);
+    }
+    if (thread == 0)
+      asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(base + kProgress), "r"(stages + k + 1)
+                   : "memory");
+    previous = stage;
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+
+  static __device__ __forceinline__ void wait_for_progress(u32 base, unsigned target) {
+    unsigned now;
+    do asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(now) : "r"(base + kProgress) : "memory");
+    while (now < target && (__nanosleep(64), true));
+    __syncwarp();
+  }
+
+  static __device__ __forceinline__ void run(const Arguments& args) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 base = shared_address(shared);
+    if (threadIdx.x == 0) {
+      for (int s = 0; s < kStages; s++)
+        barrier_init(base + kFull + s * 8, 1), barrier_init(base + kEmpty + s * 8, 1);
+      for (int s = 0; s < kRing; s++) {
+        barrier_init(base + kSlotEmpty + s * 8, 1), barrier_init(base + kSlotLoaded + s * 8, 1);
+        barrier_init(base + kSlotWritten + s * 8, 4);
+      }
+      asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + kProgress) : "memory");
+      barrier_init_fence();
+      proxy_fence();
+    }
+    __syncthreads();
+    // Uniform, so that the state of the rings lives in uniform registers.
+    const int warpgroup = shuffle(threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
+      give_registers<40>();
+      const int warp = shuffle(threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+      if (warp == 0) {
+        load_operands(args, base, lane);
+      } else if (warp == 1) {
+        load_slots(args, base, lane);
+      } else {
+        P::side(args, blockIdx.x * 64 + threadIdx.x - 64, gridDim.x * 64);
+        store_slots(args, base, warp, lane);
+      }
+      __syncwarp();
+    } else {
+      take_registers<232>();
+      consume(args, base, warpgroup - 1);
+    }
+  }
+};
+
+}  // namespace coda
