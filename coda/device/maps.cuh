@@ -118,6 +118,9 @@ __device__ __forceinline__ float rsqrt_approx(float x) {
 __device__ __forceinline__ float infinity() {
   return float_of(0x7f800000u);
 }
+__device__ __forceinline__ float not_a_number() {
+  return float_of(0x7fc00000u);
+}
 
 // Towards zero; past the range: its end; NaN: 0. What a cast to i64 is.
 template <class Real>
