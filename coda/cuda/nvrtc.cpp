@@ -155,32 +155,33 @@ std::string open(const std::string& name, Library& library) {
   return "";
 }
 
-Library load() {
-  Library library = {};
-  const auto opens = [&](const std::string& name) {
-    library.problem = open(name, library);
-    return library.problem.empty();
-  };
-  if (const std::string given = flags::nvrtc(); !given.empty()) {
-    if (!opens(given)) {
-      library.problem = "CODA_NVRTC names no compiler: " + library.problem + "; " + kInstall;
-    }
-    return library;
-  }
-  constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
-  std::string old;  // a library that was found, and cannot be used
+constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+
+// The files that may be the compiler, likeliest first.
+std::vector<std::string> candidates() {
+  if (const std::string given = flags::nvrtc(); !given.empty()) return {given};
+  std::vector<std::string> files;
   for (const fs::path& folder : search_folders()) {
     for (const char* name : kNames) {
       std::error_code error;
-      if (!fs::exists(folder / name, error)) continue;
-      if (opens((folder / name).string())) return library;
-      old += "; " + library.problem;
+      if (fs::exists(folder / name, error)) files.push_back((folder / name).string());
     }
   }
-  for (const char* name : kNames) {
-    if (opens(name)) return library;
+  // Where the loader looks.
+  files.insert(files.end(), std::begin(kNames), std::end(kNames));
+  return files;
+}
+
+Library load() {
+  Library library = {};
+  std::string reasons;
+  for (const std::string& file : candidates()) {
+    const std::string problem = open(file, library);
+    if (problem.empty()) return library;
+    if (file.starts_with('/') || !flags::nvrtc().empty()) reasons += " (" + problem + ")";
   }
-  library.problem = "no NVRTC was found" + old + "; " + kInstall;
+  library.problem = (flags::nvrtc().empty() ? "NVRTC was not found" : "CODA_NVRTC is no compiler") +
+                    reasons + "; " + kInstall;
   return library;
 }
 
@@ -336,6 +337,19 @@ std::string compile_ptx(std::string_view name, std::string_view page,
 Nvrtc nvrtc() {
   const Library& l = need_library();
   return {.path = l.path, .version = std::to_string(l.major) + "." + std::to_string(l.minor)};
+}
+
+std::string nvrtc_identity() {
+  static const std::string identity = [] {
+    const std::string file = candidates().front();
+    std::error_code error;
+    // The version has no place in the file's name; two releases of one differ in size.
+    const std::uintmax_t bytes = fs::file_size(file, error);
+    if (!error) return fs::path(file).filename().string() + " " + std::to_string(bytes);
+    if (!library().problem.empty()) return std::string("none");
+    return std::to_string(library().major) + "." + std::to_string(library().minor);
+  }();
+  return identity;
 }
 
 std::optional<std::string> nvrtc_problem() {

@@ -54,7 +54,10 @@ struct Nvrtc {
   std::string path;     // of libnvrtc.so.…
   std::string version;  // "13.0"
 };
-Nvrtc nvrtc();                               // Throws Unsupported as compile()
+Nvrtc nvrtc();  // Throws Unsupported as compile()
+// Which compiler it is, for keys of caches; the library is not loaded for it where it can be
+// helped. Never throws.
+std::string nvrtc_identity();
 std::optional<std::string> nvrtc_problem();  // why there is none, and what to install
 
 // What ptxas says of each kernel (--ptxas-options=-v).
