@@ -4,7 +4,10 @@
 #include <optional>
 
 #include "coda/backend/execute.h"
+#include "coda/backend/guarded.h"
 #include "coda/cpu/cpu.h"
+#include "coda/cuda/cuda.h"
+#include "coda/cuda/driver.h"
 #include "coda/reference/reference.h"
 #include "coda/rewrite/ledger.h"
 #include "coda/rewrite/rewrite.h"
@@ -12,16 +15,29 @@
 namespace coda {
 
 std::vector<std::string> device_names() {
-  return {"cpu", "reference", "exact"};
+  return {"cpu", "cuda", "reference", "exact"};
 }
 
-std::unique_ptr<Backend> device_backend(const std::string& name) {
+std::unique_ptr<Backend> device_backend(const std::string& name, const std::string& tile) {
+  if (!tile.empty() && name != "cuda") {
+    throw ProgramError("--tile " + tile + " pins a kernel of the GPU, but the device is " + name,
+                       "give --device cuda too, or leave out --tile");
+  }
   if (name == "cpu") return cpu::backend();
+  if (name == "cuda") {
+    if (const auto problem = cuda::Driver::problem()) {
+      throw Unsupported("skipped: no GPU: " + *problem);
+    }
+    return cuda::backend({.plan = {.tile = tile}});
+  }
   if (name == "reference") return reference::backend();
-  throw ProgramError("`" + name + "` is not a backend", "give --device cpu or --device reference");
+  throw ProgramError("`" + name + "` is not a backend",
+                     "give --device cpu, --device cuda or --device reference");
 }
 
-Executor device_executor(const std::string& device, std::optional<Schedule> schedule) {
+Executor device_executor(const std::string& device, std::optional<Schedule> schedule,
+                         const std::string& tile) {
+  if (!tile.empty() && device != "cuda") device_backend(device, tile);  // says why not
   if (device == "exact" || (device == "reference" && !schedule)) {
     const auto mode = device == "exact" ? reference::Mode::exact : reference::Mode::rounded;
     return [mode](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
@@ -38,13 +54,14 @@ Executor device_executor(const std::string& device, std::optional<Schedule> sche
     Program program;
     Sizes sizes;
     std::optional<Executable> executable;
-    OwnedTensor scratch;
+    OwnedTensor scratch;  // on the host
   };
   auto last = std::make_shared<Last>();
-  last->backend = device_backend(device);
+  last->backend = device_backend(device, tile);
   last->given = std::move(schedule);
-  return [last](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
-                std::span<const Tensor> results) {
+  return [last, on_host = device != "cuda"](const Program& program, const Sizes& sizes,
+                                            std::span<const Tensor> params,
+                                            std::span<const Tensor> results) {
     if (!last->executable || last->sizes != sizes || !(last->program == program)) {
       const bool is_block = program.kind() == Program::Kind::block;
       const Schedule schedule = last->given ? *last->given
@@ -54,9 +71,18 @@ Executor device_executor(const std::string& device, std::optional<Schedule> sche
       last->program = program;
       last->sizes = sizes;
       const auto bytes = static_cast<std::int64_t>(last->executable->scratch_bytes());
-      last->scratch = OwnedTensor(DType::u8, {bytes});
+      if (on_host) last->scratch = OwnedTensor(DType::u8, {bytes});
     }
-    last->executable->run(params, results, {last->scratch.as<std::byte>(), last->scratch.bytes()});
+    const Executable& executable = *last->executable;
+    if (on_host) {
+      executable.run(params, results, {last->scratch.as<std::byte>(), last->scratch.bytes()});
+      return;
+    }
+    run_guarded(last->backend->memory(), program.name(), params, results,
+                executable.scratch_bytes(),
+                [&](auto inside_params, auto inside_results, auto scratch) {
+                  executable.run(inside_params, inside_results, scratch);
+                });
   };
 }
 

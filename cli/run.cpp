@@ -24,7 +24,8 @@ namespace coda {
 namespace {
 
 struct Options {
-  std::string file, name, device = "cpu", dtype, dump, tile = "0,0";
+  std::string file, name, device = "cpu", dtype, dump;
+  std::vector<std::string> tiles;
   std::vector<std::string> inputs, outputs, sizes;
   std::uint64_t seed = 1;
   bool json = false;
@@ -85,6 +86,11 @@ std::map<std::string, std::string> destinations(const Options& options, const Pr
 struct Tile {
   std::int64_t row = 0, column = 0;
 };
+
+// --tile is said of the dump ("0,1") and of the GPU's kernel ("128x192").
+bool is_of_dump(const std::string& text) {
+  return text.find(',') != std::string::npos;
+}
 
 Tile tile_from(const std::string& text) {
   Tile tile;
@@ -151,7 +157,18 @@ void run(const Options& options) {
   if (!options.dump.empty()) runnable = exposed(runnable, options.dump);
   const Program& program = runnable.program;
   const auto paths = destinations(options, program);
-  const Tile tile = tile_from(options.tile);
+  Tile tile;
+  std::string kernel_tile;
+  for (const std::string& text : options.tiles) {
+    if (!is_of_dump(text)) {
+      kernel_tile = text;
+    } else if (options.dump.empty()) {
+      throw ProgramError("--tile " + text + " is a tile of what --dump prints, and nothing is",
+                         "give --dump NAME too, or leave out --tile");
+    } else {
+      tile = tile_from(text);
+    }
+  }
 
   // A size may stand among the inputs and the other way round: a name is a dimension or a value.
   std::vector<std::string> entries = options.inputs, sizes;
@@ -171,7 +188,8 @@ void run(const Options& options) {
     if (inputs.before[i].data != nullptr) copy_into(inputs.before[i], results.back().tensor());
     views.push_back(results.back().tensor());
   }
-  device_executor(options.device, runnable.schedule)(program, inputs.sizes, inputs.views, views);
+  device_executor(options.device, runnable.schedule, kernel_tile)(program, inputs.sizes,
+                                                                  inputs.views, views);
 
   std::map<std::string, std::map<std::string, Tensor>> bundles;
   for (const auto& [name, path] : paths) {
@@ -208,14 +226,21 @@ void add_run(CLI::App& app) {
                       "The program, block or schedule of the file; the last if not given");
   command->add_option("--size", options->sizes,
                       "Sizes that the inputs do not determine: --size H=8");
-  command->add_option("--device", options->device, "cpu, reference (rounded) or exact (double)")
+  command
+      ->add_option("--device", options->device, "cpu, cuda, reference (rounded) or exact (double)")
       ->check(CLI::IsMember(device_names()));
   command->add_option("--dtype", options->dtype, "Run the bf16 of the text as f32, f64 or f16");
   command->add_option("--seed", options->seed, "Seed of random inputs");
-  CLI::Option* dump = command->add_option(
+  command->add_option(
       "--dump", options->dump,
       "Print one value inside the program, or what a step of the schedule stores, by name");
-  command->add_option("--tile", options->tile, "Which 64 × 64 tile of it, like 0,1")->needs(dump);
+  command
+      ->add_option(
+          "--tile", options->tiles,
+          "With --dump: which 64 × 64 tile of it, like 0,1. With --device cuda: the kernel "
+          "to take, by its tile (128x192) or `general`")
+      ->take_all()
+      ->allow_extra_args(false);
   command->add_flag("--json", options->json, "Summaries as JSON");
   command->footer(
       "Example: coda run programs/norm.coda --program residual_norm random --size M=4 N=8 K=8\n"

@@ -17,7 +17,7 @@ namespace coda {
 namespace {
 
 struct Options {
-  std::string file, name, device = "cpu", dtype;
+  std::string file, name, device = "cpu", dtype, tile;
   std::vector<std::string> sizes;
   int seeds = 8;
   std::uint64_t seed = 1;
@@ -45,7 +45,8 @@ void run_verify(const Options& options) {
     line->show("verifying: " + std::to_string(done) + " of " + std::to_string(all) + " inputs");
   };
   const std::vector<Verdict> verdicts =
-      verify(program, sizes, device_executor(options.device, runnable.schedule), verify_options);
+      verify(program, sizes, device_executor(options.device, runnable.schedule, options.tile),
+             verify_options);
   line.reset();
   bool passed = true;
   nlohmann::json rows = nlohmann::json::array();
@@ -88,8 +89,11 @@ void add_verify(CLI::App& app) {
                       "The program, block or schedule of the file; the last if not given");
   command->add_option("--size", options->sizes,
                       "Sizes of names; 128 where neither given nor implied");
-  command->add_option("--device", options->device, "cpu, reference (rounded) or exact (double)")
+  command
+      ->add_option("--device", options->device, "cpu, cuda, reference (rounded) or exact (double)")
       ->check(CLI::IsMember(device_names()));
+  command->add_option("--tile", options->tile,
+                      "With --device cuda: the kernel to take, by its tile (128x192) or `general`");
   command->add_option("--dtype", options->dtype, "Verify the bf16 of the text as f32, f64 or f16");
   command->add_option("--seeds", options->seeds, "How many random inputs of each kind")
       ->check(CLI::Range(1, 1000));

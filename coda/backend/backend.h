@@ -27,9 +27,9 @@ class Kernel {
   using Run = std::function<void(std::span<const Tensor> params, std::span<const Tensor> results,
                                  std::span<std::byte> scratch, Stream stream)>;
   // Of a backend without streams.
-  using HostRun = std::function<void(std::span<const Tensor> params,
-                                     std::span<const Tensor> results,
-                                     std::span<std::byte> scratch)>;
+  using HostRun =
+      std::function<void(std::span<const Tensor> params, std::span<const Tensor> results,
+                         std::span<std::byte> scratch)>;
 
   Kernel(Run run, std::size_t scratch_bytes, std::string note)
       : run_(std::move(run)), scratch_bytes_(scratch_bytes), note_(std::move(note)) {}

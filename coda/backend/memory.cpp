@@ -38,7 +38,8 @@ Memory make_host_memory() {
   host.write = [](void* to, std::int64_t value, Stream) {
     std::memcpy(to, &value, sizeof value);
   };
-  host.wait = [](Stream) {};
+  host.wait = [](Stream) {
+  };
   return host;
 }
 

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "coda/cuda/plan.h"
 
@@ -17,5 +18,10 @@ struct PlanOptions {
 // is no candidate, and Unsupported, with the program's name, where no planner takes the program.
 Plan choose_plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
                  const Target& target, const PlanOptions& options = {});
+
+// Of layouts that no planner tells apart, one for all: alignments past the 16 bytes that the copy
+// engine asks for, strides of axes with one element and of empty tensors.
+std::vector<Layout> canonical_layouts(const Program& program, const Sizes& sizes,
+                                      std::vector<Layout> layouts);
 
 }  // namespace coda::cuda

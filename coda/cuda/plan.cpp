@@ -42,8 +42,8 @@ std::vector<Layout> layouts_of(const Program& program, const Sizes& sizes,
   each_type(program, [&](const Type& type) {
     const std::size_t i = layouts.size();
     const Tensor& tensor = i < params.size() ? params[i] : results[i - params.size()];
-    layouts.push_back({.strides = factor_strides(type, tensor, sizes),
-                       .alignment = alignment_of(tensor.data)});
+    layouts.push_back(
+        {.strides = factor_strides(type, tensor, sizes), .alignment = alignment_of(tensor.data)});
   });
   return layouts;
 }

@@ -1,0 +1,30 @@
+// coda/cuda/cuda.h: the Hopper backend: programs as kernels that are compiled where they run.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "coda/backend/backend.h"
+#include "coda/cuda/choose.h"
+
+namespace coda::cuda {
+
+// Whose device memory the backend takes: the driver's where a function is empty.
+struct Allocator {
+  std::function<void*(std::size_t bytes)> allocate;  // 256-byte aligned; throws where there is none
+  std::function<void(void* memory)> release;
+};
+
+struct Options {
+  PlanOptions plan;
+  Allocator allocator;
+};
+
+// On device 0 of this process, in its primary context. Throws Unsupported, with what to install,
+// where there is none. Kernels are compiled for dense tensors; the first run with other strides or
+// a misaligned pointer compiles that variant. A run allocates nothing and waits for nothing, so a
+// stream may be captured into a graph once it has run with the same tensors' strides.
+std::unique_ptr<Backend> backend(const Options& options = {});
+
+}  // namespace coda::cuda
