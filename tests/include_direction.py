@@ -64,8 +64,15 @@ def include_fault(root, path, bracket, target):
     parts = pathlib.PurePosixPath(target).parts
     ours = parts[0] in {"coda", *OUTSIDE}
     if bracket == "<":
+        if path.parts[:2] == ("coda", "device"):
+            return f"<{target}>: the GPU compiler has no headers: define what is needed"
         return f'<{target}> is ours: write it in quotes' if ours else None
     if not ours:
+        # The GPU compiler sees the files of device/ under their bare names.
+        beside = len(parts) == 1 and path.suffix == ".cuh" and path.parts[:2] == ("coda", "device")
+        if beside:
+            there = (root / path.parent / target).exists()
+            return None if there else f'"{target}" does not exist in {path.parent}'
         return f'"{target}" lacks its folder, "coda/<folder>/<file>.h", or is not ours: <{target}>'
     if not (root / target).exists():
         return f'"{target}" does not exist'
@@ -176,6 +183,15 @@ def test_includes_are_written_one_way():
     assert faults_of({"coda/core/a.cpp": "#include <vector>\n"}) == []
     outside = {"cli/a.h": "", "coda/core/a.cpp": '#include "cli/a.h"\n'}
     assert "nothing includes cli/" in faults_of(outside)[0]
+
+
+def test_device_files_include_one_another_by_their_bare_names():
+    leaf = {"coda/device/leaf.cuh": ""}
+    text = '#include "leaf.cuh"\n'
+    assert faults_of(leaf | {"coda/device/a.cuh": text}) == []
+    assert "does not exist in coda/device" in faults_of({"coda/device/a.cuh": text})[0]
+    assert "lacks its folder" in faults_of(leaf | {"coda/cuda/a.cpp": text})[0]
+    assert "no headers" in faults_of({"coda/device/a.cuh": "#include <cstdint>\n"})[0]
 
 
 def test_sizes_names_and_places():

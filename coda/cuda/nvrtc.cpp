@@ -404,8 +404,9 @@ std::string first_errors(std::string_view log, std::string_view name, std::strin
   int errors = 0;
   int left = 0;
   for (const std::string_view line : lines_of(log)) {
-    if (line.find("error") != std::string_view::npos &&
-        line.find("detected in the compilation") == std::string_view::npos) {
+    // "page.cu(3): error: …" and "nvrtc: error: …"; "ptxas …, line 7; error   : …".
+    if (line.find("error:") != std::string_view::npos ||
+        line.find("error   :") != std::string_view::npos) {
       if (++errors > kMost) break;
       left = kExcerpt;
       const int at = std::atoi(std::string(between(line, file, ")")).c_str());
