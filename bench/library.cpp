@@ -92,6 +92,18 @@ Sizes sizes_in(const Opened& opened, const Step& step) {
   return sizes;
 }
 
+// Flops of the products of a step, over all chunks where it is in a loop.
+std::int64_t product_flops(const Opened& opened, const Step& step) {
+  const Sizes sizes = bind_sizes(step.program, opened.sizes);
+  std::int64_t flops = 0;
+  for (const Node& node : step.program.nodes()) {
+    if (node.op != Op::product) continue;
+    const Type& type = step.program.type(node.results[0]);
+    flops += 2 * elements_of(type, sizes) * require_extent(node.attr.axis, sizes);
+  }
+  return flops;
+}
+
 json steps_json(const Opened& opened) {
   const Ledger counted = ledger(opened.schedule, opened.sizes);
   json steps = json::array();
@@ -99,11 +111,9 @@ json steps_json(const Opened& opened) {
     const Step& step = opened.schedule.steps[s];
     const Cost& cost = counted.steps[s];
     const Sizes sizes = sizes_in(opened, step);
-    json entry = {{"name", step.program.name()},
-                  {"kind", cost.kind},
-                  {"flops", cost.flops},
-                  {"bytes", bytes_moved(cost)},
-                  {"sizes", sizes}};
+    json entry = {{"name", step.program.name()}, {"kind", cost.kind},
+                  {"flops", cost.flops},         {"product_flops", product_flops(opened, step)},
+                  {"bytes", bytes_moved(cost)},  {"sizes", sizes}};
     if (opened.backend && opened.backend->name() == "cuda") {
       // Compiled already: this finds it again.
       const Sizes own = bind_sizes(step.program, sizes);
@@ -128,18 +138,13 @@ void describe(Opened& opened, bool is_schedule, double parsed, double compiled) 
     results.push_back(std::move(entry));
   }
   const Ledger counted = ledger(opened.schedule, opened.sizes);
-  opened.description = json{{"name", opened.schedule.name},
-                            {"kind", is_schedule ? "schedule" : "program"},
-                            {"sizes", opened.sizes},
-                            {"params", std::move(params)},
-                            {"results", std::move(results)},
-                            {"scratch", opened.scratch},
-                            {"flops", counted.total.flops},
-                            {"bytes", bytes_moved(counted.total)},
-                            {"parse_seconds", parsed},
-                            {"compile_seconds", compiled},
-                            {"steps", steps_json(opened)}}
-                           .dump();
+  const json all = {{"name", opened.schedule.name},  {"kind", is_schedule ? "schedule" : "program"},
+                    {"sizes", opened.sizes},         {"params", std::move(params)},
+                    {"results", std::move(results)}, {"scratch", opened.scratch},
+                    {"flops", counted.total.flops},  {"bytes", bytes_moved(counted.total)},
+                    {"parse_seconds", parsed},       {"compile_seconds", compiled},
+                    {"steps", steps_json(opened)}};
+  opened.description = all.dump();
 }
 
 std::unique_ptr<Opened> open(const json& request) {
@@ -290,7 +295,6 @@ CODA_EXPORT const char* coda_bench_tiles(const char* request) {
 // {"text" or "path", "name", "grad", "of", "wrt", "accumulate", "memory", "sizes"} → what `coda
 // rewrite` prints; valid until the thread's next text.
 CODA_EXPORT const char* coda_bench_rewrite(const char* request) {
-  return coda::guarded<const char*>(nullptr, [&] {
-    return coda::text_of(coda::rewritten(nlohmann::json::parse(request)));
-  });
+  return coda::guarded<const char*>(
+      nullptr, [&] { return coda::text_of(coda::rewritten(nlohmann::json::parse(request))); });
 }

@@ -12,7 +12,7 @@ namespace coda::bench {
 std::unique_ptr<Backend> cuda_backend(const std::string& tile) {
 #if __has_include("coda/cuda/cuda.h")
   cuda::Options options;
-  options.tile = tile;
+  options.plan.tile = tile;
   return cuda::backend(options);
 #else
   throw Unsupported("this build has no CUDA backend (tile " + tile + ")");
