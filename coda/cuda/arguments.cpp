@@ -137,8 +137,6 @@ std::string Arguments::declaration(std::string_view name) const {
   std::string text = "struct " + std::string(name) + " {\n";
   for (const std::string& map : map_names_) text += "  TensorMap " + map + ";\n";
   for (const std::string& declaration : declarations_) text += "  " + declaration + "\n";
-  // NOTE: a struct without fields would still take a byte.
-  if (map_names_.empty() && declarations_.empty()) text += "  long long unused;\n";
   return text + "};\n";
 }
 
