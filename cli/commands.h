@@ -12,6 +12,7 @@ void add_print(CLI::App& app);
 void add_grad(CLI::App& app);
 void add_rewrite(CLI::App& app);
 void add_explain(CLI::App& app);
+void add_emit(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_run(CLI::App& app);
 void add_train(CLI::App& app);

@@ -53,6 +53,7 @@ int run(int argc, char** argv) {
   coda::add_grad(app);
   coda::add_rewrite(app);
   coda::add_explain(app);
+  coda::add_emit(app);
   coda::add_verify(app);
   coda::add_run(app);
   coda::add_train(app);

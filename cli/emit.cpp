@@ -1,0 +1,201 @@
+// cli/emit.cpp: the page of CUDA that a program becomes, and what the compilers make of it.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/sources.h"
+#include "coda/core/error.h"
+#include "coda/core/file.h"
+#include "coda/core/flags.h"
+#include "coda/cuda/cache.h"
+#include "coda/cuda/choose.h"
+#include "coda/cuda/driver.h"
+#include "coda/rewrite/rewrite.h"
+
+namespace coda {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kDefaultSize = 128;
+
+struct Options {
+  std::string file, name, tile, output;
+  std::vector<std::string> sizes;
+  bool ptx = false, sass = false, cubin = false;
+};
+
+// What runs as one kernel, and its sizes.
+struct Piece {
+  Program program;
+  Sizes sizes;
+};
+
+std::vector<Piece> pieces_of(const Options& options) {
+  const Runnable runnable = load_runnable(options.file, options.name);
+  const Sizes sizes = complete_sizes(runnable.program, sizes_from(options.sizes), kDefaultSize);
+  Schedule schedule;
+  if (runnable.schedule) {
+    schedule = *runnable.schedule;
+  } else if (runnable.program.kind() == Program::Kind::block) {
+    schedule = rewrite(runnable.program).forward.schedule;
+  } else {
+    return {{runnable.program, sizes}};
+  }
+  std::vector<Piece> pieces;
+  for (const Step& step : schedule.steps) {
+    Sizes chunk = sizes;
+    if (step.loop >= 0) {
+      const Loop& loop = schedule.loops[static_cast<std::size_t>(step.loop)];
+      chunk[loop.dim] = std::min(loop.size, sizes.at(loop.dim));
+    }
+    pieces.push_back({step.program, chunk});
+  }
+  return pieces;
+}
+
+// This machine's GPU, or an H200.
+cuda::Target target_of_machine() {
+  if (cuda::Driver::problem()) return {};
+  return cuda::Driver::get().device().target;
+}
+
+std::string launch_text(const cuda::Launch& launch) {
+  std::string text = launch.entry + ": ";
+  for (std::size_t i = 0; i < 3; ++i) {
+    text += (i == 0 ? "" : " × ") + std::to_string(launch.grid[i]);
+  }
+  text += " blocks of " + std::to_string(launch.block) + " threads";
+  if (launch.cluster > 1) text += ", clusters of " + std::to_string(launch.cluster);
+  if (launch.shared > 0) text += ", " + cuda::readable_bytes(launch.shared) + " of shared memory";
+  return text;
+}
+
+// What stands beside the page, on the error output: the page itself can go into a file.
+void say(const cuda::Plan& plan) {
+  std::cerr << "program " << plan.name << ": " << plan.path << "\n";
+  for (const cuda::Launch& launch : plan.launches) std::cerr << "  " << launch_text(launch) << "\n";
+  for (const std::string& note : plan.notes) std::cerr << "  " << note << "\n";
+}
+
+void say(const cuda::Compiled& compiled) {
+  for (const cuda::Compiled::Entry& entry : compiled.entries) {
+    std::cerr << "  " << entry.name << ": " << entry.registers << " registers";
+    if (entry.spill_stores + entry.spill_loads > 0) {
+      std::cerr << ", spills " << entry.spill_stores << " bytes and reads " << entry.spill_loads;
+    }
+    std::cerr << "\n";
+  }
+}
+
+// The toolkit's disassembler; throws Unsupported where there is none.
+fs::path disassembler() {
+  std::vector<fs::path> folders;
+  for (const std::string& folder : flags::path()) folders.emplace_back(folder);
+  // A wheel's, beside NVRTC; a toolkit's.
+  folders.push_back(fs::path(cuda::nvrtc().path).parent_path().parent_path() / "bin");
+  if (const std::string home = flags::cuda_home(); !home.empty()) {
+    folders.push_back(fs::path(home) / "bin");
+  }
+  folders.emplace_back("/usr/local/cuda/bin");
+  for (const fs::path& folder : folders) {
+    if (access((folder / "nvdisasm").c_str(), X_OK) == 0) return folder / "nvdisasm";
+  }
+  throw Unsupported(
+      "nvdisasm was not found, which makes SASS of a cubin; install it with `pip install "
+      "nvidia-cuda-nvdisasm`, or a CUDA toolkit, and set CUDA_HOME to where that is");
+}
+
+// Runs `tool` on a cubin; what it prints goes to our output.
+void disassemble(const fs::path& tool, const std::string& cubin) {
+  std::string path = (fs::temp_directory_path() / "coda-XXXXXX").string();
+  const int descriptor = mkstemp(path.data());
+  if (descriptor < 0) {
+    throw ProgramError("cannot write into " + fs::temp_directory_path().string(),
+                       "set TMPDIR to a folder that can be written");
+  }
+  close(descriptor);
+  write_file(path, cubin);
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child == 0) {
+    execl(tool.c_str(), tool.c_str(), "--print-code", path.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  if (child > 0) waitpid(child, &status, 0);
+  fs::remove(path);
+  if (child < 0 || status != 0) throw Unsupported(tool.string() + " failed on the cubin");
+}
+
+void emit(const Piece& piece, const Options& options) {
+  const cuda::Target target = target_of_machine();
+  const cuda::Plan plan = cuda::choose_plan(check(piece.program), piece.sizes,
+                                            cuda::dense_layouts(piece.program, piece.sizes), target,
+                                            {.tile = options.tile});
+  say(plan);
+  const cuda::CompileOptions compiler{.architecture = target.architecture};
+  if (options.ptx) {
+    std::cout << cuda::compile_ptx(plan.name, plan.page, cuda::device_files(), compiler);
+    return;
+  }
+  if (!options.sass && !options.cubin) {
+    std::cout << plan.page;
+    return;
+  }
+  const cuda::Cached cached =
+      cuda::Cache::process().get(plan.name, plan.page, cuda::device_files(), compiler);
+  if (!cached.note.empty()) std::cerr << cached.note << "\n";
+  say(*cached.kernel);
+  if (options.cubin) write_file(options.output, cached.kernel->cubin);
+  if (options.sass) disassemble(disassembler(), cached.kernel->cubin);
+}
+
+void run_emit(const Options& options) {
+  const std::vector<Piece> pieces = pieces_of(options);
+  if (options.cubin && pieces.size() > 1) {
+    throw ProgramError("`" + (options.name.empty() ? options.file : options.name) + "` is " +
+                           std::to_string(pieces.size()) + " kernels, and a cubin holds one",
+                       "name one program with --program");
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces.size() > 1) {
+      std::cout << (i == 0 ? "" : "\n") << "// ---- kernel " << i + 1 << " of " << pieces.size()
+                << ": " << pieces[i].program.name() << " ----\n\n";
+    }
+    emit(pieces[i], options);
+  }
+}
+
+}  // namespace
+
+void add_emit(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "emit", "Print the CUDA that a program becomes, for this machine's GPU or else an H200");
+  command->add_option("file", options->file, "Program file")->required();
+  command->add_option("--program,--block", options->name,
+                      "Program, block or schedule; the last of the file if not given");
+  command->add_option("--size", options->sizes,
+                      "Sizes of names; 128 where neither given nor implied");
+  command->add_option("--tile", options->tile,
+                      "That candidate, like 128x192, or general; chosen if not given");
+  CLI::Option* ptx = command->add_flag("--ptx", options->ptx, "PTX in place of CUDA");
+  CLI::Option* sass =
+      command->add_flag("--sass", options->sass, "Machine code in place of CUDA; needs nvdisasm");
+  CLI::Option* cubin =
+      command->add_flag("--cubin", options->cubin, "Write the compiled kernel to --output");
+  CLI::Option* output = command->add_option("-o,--output", options->output, "File for --cubin");
+  ptx->excludes(sass)->excludes(cubin);
+  sass->excludes(cubin);
+  cubin->needs(output);
+  output->needs(cubin);
+  command->footer("Example: coda emit gated.coda --program norm_swiglu --size M=16384 K=4096");
+  command->callback([options] { run_emit(*options); });
+}
+
+}  // namespace coda
