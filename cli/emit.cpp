@@ -2,6 +2,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -92,7 +94,7 @@ void say(const cuda::Compiled& compiled) {
   }
 }
 
-// The toolkit's disassembler; throws Unsupported where there is none.
+// The toolkit's disassembler; throws ProgramError where there is none.
 fs::path disassembler() {
   std::vector<fs::path> folders;
   for (const std::string& folder : flags::path()) folders.emplace_back(folder);
@@ -105,9 +107,10 @@ fs::path disassembler() {
   for (const fs::path& folder : folders) {
     if (access((folder / "nvdisasm").c_str(), X_OK) == 0) return folder / "nvdisasm";
   }
-  throw Unsupported(
-      "nvdisasm was not found, which makes SASS of a cubin; install it with `pip install "
-      "nvidia-cuda-nvdisasm`, or a CUDA toolkit, and set CUDA_HOME to where that is");
+  throw ProgramError(
+      "nvdisasm, which makes machine code readable, was not found",
+      "install it with `pip install nvidia-cuda-nvdisasm` and add its folder to PATH, "
+      "or install a CUDA toolkit and set CUDA_HOME to its folder");
 }
 
 // Runs `tool` on a cubin; what it prints goes to our output.
