@@ -260,9 +260,137 @@ __device__ __forceinline__ Column column(const ColumnPairs<kChunks>& pairs, int 
   return out;
 }
 
-// ---- block reductions along rows' columns: one value a row and block of 64 columns
+// Element `column` + {0, 1, 8, 9} of a vector that repeats after `period`; 0 past `count`.
+template <class T>
+__device__ __forceinline__ auto load_column(const T* vector, int column, long long period,
+                                            long long step, int count) {
+  ColumnOf<decltype(Element<T>::value(T()))> out;
+#pragma unroll
+  for (int c = 0; c < 4; c++) {
+    const int at = column + c / 2 * 8 + c % 2;
+    out.x[0][c] = 0;
+    if (at < count) out.x[0][c] = Element<T>::value(vector[at % static_cast<int>(period) * step]);
+  }
+  return out;
+}
+__device__ __forceinline__ ColumnOf<long long> column_index(int column) {
+  return {{{column, column + 1, column + 8, column + 9}}};
+}
 
-// Lane l keeps the blocks l%4, l%4 + 4, … of its rows, so that a tile's sums leave after its last unit.
+// ---- accumulators
+
+template <int N>
+__device__ __forceinline__ Tile accumulator(const float (&acc)[N], int at) {
+  Tile tile;
+#pragma unroll
+  for (int e = 0; e < 8; e++) tile.x[(e >> 1) & 1][(e >> 2) * 2 + (e & 1)] = acc[at + e];
+  return tile;
+}
+
+// A value that lacks rows or columns, repeated over a tile.
+template <int R, int C>
+__device__ __forceinline__ Tile tile_of(const Fragment<R, C>& value) {
+  Tile out;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+#pragma unroll
+    for (int c = 0; c < 4; c++) out.x[h][c] = value.at(h, c);
+  return out;
+}
+
+// ---- what lies past the last column or row of the results
+
+template <int R, int C>
+__device__ __forceinline__ Tile inside_columns(const Fragment<R, C>& value, int column, int count,
+                                               float identity) {
+  Tile out;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+      out.x[h][c] = column + c / 2 * 8 + c % 2 < count ? value.at(h, c) : identity;
+  return out;
+}
+__device__ __forceinline__ Tile inside_rows(const Tile& value, int row, int count,
+                                            float identity) {
+  Tile out;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+#pragma unroll
+    for (int c = 0; c < 4; c++) out.x[h][c] = row + h * 8 < count ? value.x[h][c] : identity;
+  return out;
+}
+
+// ---- block reductions along columns: one value a row and block of 64
+
+struct BlockSum {
+  float x[2] = {};
+  __device__ __forceinline__ void take(const Tile& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+      x[h] += (tile.x[h][0] + tile.x[h][1]) + (tile.x[h][2] + tile.x[h][3]);
+  }
+  __device__ __forceinline__ Row finish() const { return {{{quad_sum(x[0])}, {quad_sum(x[1])}}}; }
+};
+struct BlockMax {
+  float x[2] = {-infinity(), -infinity()};
+  __device__ __forceinline__ void take(const Tile& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int c = 0; c < 4; c++) x[h] = exact::maximum(x[h], tile.x[h][c]);
+  }
+  __device__ __forceinline__ Row finish() const {
+    Row out;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const float pair = exact::maximum(x[h], shuffle_xor(x[h], 1));
+      out.x[h][0] = exact::maximum(pair, shuffle_xor(pair, 2));
+    }
+    return out;
+  }
+};
+// A running maximum and the sum of exp(x - maximum).
+struct BlockLogsumexp {
+  float largest[2] = {-infinity(), -infinity()}, sum[2] = {};
+  // NOTE: nothing is subtracted from an infinite maximum: inf - inf is a NaN.
+  static __device__ __forceinline__ float shift(float largest) {
+    return ::fabsf(largest) == infinity() ? 0.0f : largest;
+  }
+  __device__ __forceinline__ void take(const Tile& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float top = largest[h];
+#pragma unroll
+      for (int c = 0; c < 4; c++) top = exact::maximum(top, tile.x[h][c]);
+      const float by = shift(top);
+      float added = 0;
+#pragma unroll
+      for (int c = 0; c < 4; c++) added += CODA_MAPS::exp(tile.x[h][c] - by);
+      sum[h] = sum[h] * CODA_MAPS::exp(largest[h] - by) + added;
+      largest[h] = top;
+    }
+  }
+  __device__ __forceinline__ Row finish() const {
+    Row out;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float top = largest[h], total = sum[h];
+#pragma unroll
+      for (int lanes = 1; lanes <= 2; lanes *= 2) {
+        const float other = shuffle_xor(top, lanes), more = shuffle_xor(total, lanes);
+        const float both = exact::maximum(top, other), by = shift(both);
+        total = total * CODA_MAPS::exp(top - by) + more * CODA_MAPS::exp(other - by);
+        top = both;
+      }
+      out.x[h][0] = ::fabsf(top) == infinity() ? top : top + ::logf(total);
+    }
+    return out;
+  }
+};
+
+// Lane l keeps the blocks l%4, l%4 + 4, … of its rows, so that a tile's values leave after its last
+// unit: a global store before a unit's proxy fence would stall it. `nth` counts blocks, then halves.
 template <int kCount>
 struct RowBlocks {
   float x[(kCount + 3) / 4][2];
@@ -270,7 +398,52 @@ struct RowBlocks {
     if (nth % 4 == 0 || lane % 4 == nth % 4)
       x[nth / 4][0] = value.x[0][0], x[nth / 4][1] = value.x[1][0];
   }
+  __device__ __forceinline__ void store(float* out, long long row_stride, long long block_stride,
+                                        int row, int block0, int rows, int columns,
+                                        int lane) const {
+#pragma unroll
+    for (int v = 0; v < (kCount + 3) / 4; v++) {
+      const int nth = v * 4 + lane % 4, block = block0 + nth / 2, r = row + nth % 2 * 64;
+      if (nth >= kCount || block * 64 >= columns) continue;
+      if (r < rows) out[r * row_stride + block * block_stride] = x[v][0];
+      if (r + 8 < rows) out[(r + 8) * row_stride + block * block_stride] = x[v][1];
+    }
+  }
 };
+
+// ---- one element of a row, by its column
+
+struct Picked {
+  float x[2][2];
+  unsigned found = 0;
+  __device__ __forceinline__ void take(int i, const Tile& tile, const RowOf<long long>& id,
+                                       int column, int count) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int c = 0; c < 4; c++) {
+        const int at = column + c / 2 * 8 + c % 2;
+        if (id.x[h][0] == at && at < count) x[i][h] = tile.x[h][c], found |= 1u << (i * 2 + h);
+      }
+  }
+  // Whether this lane stores row h of half i: it found the column, or no column can be found.
+  __device__ __forceinline__ bool here(int i, int h, const RowOf<long long>& id, bool first,
+                                       int count, int lane) {
+    if (found >> (i * 2 + h) & 1) return true;
+    const bool outside = id.x[h][0] < 0 || id.x[h][0] >= count;
+    x[i][h] = 0;
+    return outside && first && lane % 4 == 0;
+  }
+  __device__ __forceinline__ Row value(int i) const { return {{{x[i][0]}, {x[i][1]}}}; }
+};
+template <class T>
+__device__ __forceinline__ void store_rows(T* out, long long stride, int row, int count,
+                                           const Row& value, const bool (&here)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    if (here[h] && row + h * 8 < count)
+      out[(row + h * 8) * stride] = Element<T>::rounded(value.x[h][0]);
+}
 
 // ---- column sums of a unit's 64 rows
 
@@ -287,6 +460,35 @@ __device__ __forceinline__ float column_sum(const Tile& tile, int lane) {
   float s = odd ? b : a;
   s += shuffle_xor(odd ? a : b, 8);
   return s + shuffle_xor(s, 4);
+}
+
+// A warp's sums of a unit into its part of a slot, as floats in column order.
+template <int kChunks>
+__device__ __forceinline__ void put_column_sums(u32 to, const float (&sums)[kChunks], int lane) {
+  const int column = (lane >> 4) * 8 + (lane % 4) * 2 + (lane >> 3 & 1);
+  if ((lane & 4) != 0) return;
+#pragma unroll
+  for (int j = 0; j < kChunks; j++)
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (j * 16 + column) * 4), "f"(sums[j])
+                 : "memory");
+}
+// The four warps' sums of `kColumns` columns, kPart bytes apart, added and stored.
+template <int kColumns, int kPart>
+__device__ __forceinline__ void drain_columns(u32 from, float* out, long long block_stride,
+                                              long long column_stride, int row, int column,
+                                              int rows, int columns, int lane) {
+#pragma unroll
+  for (int c = lane; c < kColumns; c += 32) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+      float part;
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(part) : "r"(from + w * kPart + c * 4) : "memory");
+      sum += part;
+    }
+    if (row < rows && column + c < columns)
+      out[row / 64 * block_stride + (column + c) * column_stride] = sum;
+  }
 }
 
 }  // namespace coda

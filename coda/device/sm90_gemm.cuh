@@ -15,16 +15,18 @@
 // visits slots that nothing fills, and consumers take turns for the epilogue too.
 //
 // What a page gives (all static):
-//   Arguments      the kernel's argument: maps[], order, works, k_tiles[], pace, policy_in, policy_out, …
+//   Arguments      the kernel's argument; args.order, works, pace, policy_a, policy_b, …
 //   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots, kSlotBytes,
 //   kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
-//   kMnMajorB, kHeads (units are 32 columns of a head's low half and 32 of its high half)
-//   columns(args, s)     of the results of space s;  with_space(s, f): f(Space<s>())
-//   Rows, rows(args, s, row, first): what the epilogue needs of a row; `first`: of the first column
-//   tile, whose results without columns are stored
+//   kMnMajorB, kHeads (units of a head: 32 columns of its low half and 32 of its high half; 0: plain)
+//   operands(args, s)  the tensor maps of space s: for each term the left one, then the right ones
+//   k_tiles(args, term);  columns(args, s), row_count(args, s): of the results of space s
+//   with_space(s, f)   f(Space())
+//   Rows, rows(args, s, row, first, lane): what the epilogue needs of rows row and row + 8; `first`: in
+//   the first column tile, which stores the results without columns
 //   side(args, thread, threads): results without a tile, computed by the store warps at the start
-//   Space: kSlotsUsed; load<i>(args, s, to, barrier, row, unit); bytes<i>(): of what it loads, 0: none;
-//   store<i>(args, s, from, row, unit, lane); State; unit(…); finish(…)
+//   Space: kSlotsUsed; bytes<slot>() that load<slot>(…) brings, 0: none; store<slot>(…); State;
+//   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit
 #pragma once
 
 #include "fragment.cuh"
@@ -87,10 +89,10 @@ struct Gemm {
     for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
       const Work w = work_of(shuffle(work_word(args, t), 0));
       if (w.m < 0) break;
-      const TensorMap* map = &args.maps[w.s * P::kTerms * (1 + P::kPairs)];
+      const TensorMap* map = P::operands(args, w.s);
 #pragma unroll 1
       for (int term = 0; term < P::kTerms; term++, map += 1 + P::kPairs) {
-        const int k_tiles = static_cast<int>(args.k_tiles[term]);
+        const int k_tiles = P::k_tiles(args, term);
 #pragma unroll 1
         for (int k = 0; k < k_tiles; k++) {
           barrier_wait(base + kEmpty + stage * 8, phase);
@@ -214,7 +216,7 @@ struct Gemm {
     const int other = me ^ 1;
     int k_count = 0;
 #pragma unroll
-    for (int term = 0; term < P::kTerms; term++) k_count += static_cast<int>(args.k_tiles[term]);
+    for (int term = 0; term < P::kTerms; term++) k_count += P::k_tiles(args, term);
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
@@ -290,7 +292,8 @@ struct Gemm {
           }
         }
         named_arrive(kEpilogueTurn + other, 256);
-        S::finish(args, w.s, state, w.m * kTileM + warp * 16 + lane / 4, w.n * kResultColumns, lane);
+        S::finish(args, w.s, rows, state, w.m * kTileM + warp * 16 + lane / 4, w.n * kResultColumns,
+                  lane);
       });
       stages += k_count, position += slots_used;
     }

@@ -1,0 +1,388 @@
+// coda/cuda/gemm.cpp: operands, candidates, maps, words: what a page of a product is launched with.
+#include "coda/cuda/gemm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "coda/check/bind.h"
+#include "coda/core/error.h"
+#include "coda/cuda/gemm_page.h"
+#include "coda/cuda/matrix.h"
+#include "coda/cuda/order.h"
+#include "coda/program/text.h"
+
+namespace coda::cuda {
+namespace {
+
+constexpr std::int64_t kTileRows = 128, kTileDepth = 64;
+constexpr std::size_t kMaxSpaces = 15;
+// L2 hints of the copy engine.
+constexpr std::int64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12F0000000000000;
+
+struct Term {
+  OperandMatrix left;
+  std::vector<OperandMatrix> right;  // one for each paired product
+};
+struct SpaceOperands {
+  std::vector<Term> terms;
+};
+
+bool same_matrix(const OperandMatrix& a, const OperandMatrix& b) {
+  return a.tensor == b.tensor && a.offset == b.offset && a.outer == b.outer && a.inner == b.inner &&
+         a.inner_first == b.inner_first;
+}
+
+SpaceOperands operands_of(const Places& places, std::span<const Layout> layouts) {
+  const Space& space = places.space();
+  SpaceOperands out;
+  const auto matrix = [&](const Operand& operand, const Dim& contracted) {
+    const OperandResult result =
+        operand_matrix(places.program(), operand, contracted, places.sizes(), layouts);
+    if (!result.matrix) throw Refusal{result.refusal};
+    return *result.matrix;
+  };
+  for (std::size_t a = 0; a < space.accumulators.size(); ++a) {
+    const Accumulator& accumulator = space.accumulators[a];
+    if (a > 0 && accumulator.terms.size() != out.terms.size()) {
+      throw Refusal{"paired products are sums of different lengths"};
+    }
+    for (std::size_t t = 0; t < accumulator.terms.size(); ++t) {
+      const Accumulator::Term& term = accumulator.terms[t];
+      const Dim& contracted =
+          places.program().nodes()[static_cast<std::size_t>(term.node)].attr.axis;
+      const OperandMatrix left = matrix(term.left, contracted);
+      const OperandMatrix right = matrix(term.right, contracted);
+      if (left.outer != places.rows() || right.outer != places.columns()) {
+        throw Refusal{"an operand's rows are not the tile's"};
+      }
+      if (a == 0) {
+        out.terms.push_back({left, {right}});
+      } else if (!same_matrix(left, out.terms[t].left)) {
+        throw Refusal{"paired products have different left operands"};
+      } else {
+        out.terms[t].right.push_back(right);
+      }
+    }
+  }
+  return out;
+}
+
+struct Problem {
+  std::vector<Places> places;
+  std::vector<SpaceOperands> operands;
+  bool stacked = false;
+  int pairs = 1;
+  std::int64_t head = 0;
+  bool row_blocks = false;
+  std::vector<std::int64_t> depths;  // of each term
+
+  const OperandMatrix& left(std::size_t s = 0, std::size_t t = 0) const {
+    return operands[s].terms[t].left;
+  }
+  const OperandMatrix& right(std::size_t s = 0, std::size_t t = 0, std::size_t p = 0) const {
+    return operands[s].terms[t].right[p];
+  }
+};
+
+Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts) {
+  Problem problem;
+  if (checked.kind() != KernelKind::gemm) throw Refusal{"no product"};
+  const std::size_t spaces = checked.spaces().size();
+  if (spaces > kMaxSpaces) throw Refusal{"more than 15 spaces"};
+  for (std::size_t s = 0; s < spaces; ++s) {
+    problem.places.emplace_back(checked, s, sizes);
+    const Places& places = problem.places.back();
+    if (places.rows() == 0 || places.columns() == 0) throw Refusal{"there are no results"};
+    if (places.rows() / kTileRows >= kMaxTiles || places.columns() / 32 >= kMaxTiles) {
+      throw Refusal{"more than 2^14 tiles along a side"};
+    }
+    if (!places.conflict().empty()) throw Refusal{places.conflict() + " has two places"};
+    if (places.space().accumulators.empty()) throw Refusal{"a space has no product"};
+  }
+  for (std::size_t s = 0; s < spaces; ++s) {
+    problem.operands.push_back(operands_of(problem.places[s], layouts));
+    const std::int64_t head = head_of(problem.places[s]);
+    if (head != 0 && problem.head != 0 && head != problem.head) {
+      throw Refusal{"heads of several sizes"};
+    }
+    problem.head = std::max(problem.head, head);
+    problem.row_blocks = problem.row_blocks || has_row_blocks(problem.places[s]);
+  }
+  const SpaceOperands& first = problem.operands[0];
+  problem.pairs = static_cast<int>(first.terms[0].right.size());
+  for (const Term& term : first.terms) problem.depths.push_back(term.left.inner);
+  bool side_by_side = true, stacked = spaces > 1;
+  for (std::size_t s = 0; s < spaces; ++s) {
+    const SpaceOperands& own = problem.operands[s];
+    if (own.terms.size() != first.terms.size())
+      throw Refusal{"spaces with sums of different lengths"};
+    for (std::size_t t = 0; t < own.terms.size(); ++t) {
+      const Term& term = own.terms[t];
+      if (term.right.size() != first.terms[0].right.size()) {
+        throw Refusal{"spaces with different numbers of paired products"};
+      }
+      if (term.left.inner != problem.depths[t]) throw Refusal{"spaces with different depths"};
+      side_by_side = side_by_side && same_matrix(term.left, first.terms[t].left);
+      for (std::size_t p = 0; p < term.right.size(); ++p) {
+        const OperandMatrix& right = term.right[p];
+        stacked = stacked && same_matrix(right, first.terms[t].right[p]);
+        if (right.inner_first != problem.right().inner_first) {
+          throw Refusal{"right operands in different majorness"};
+        }
+        if (right.dtype != problem.left().dtype) throw Refusal{"operands of different dtypes"};
+      }
+      if (term.left.inner_first != problem.left().inner_first) {
+        throw Refusal{"left operands in different majorness"};
+      }
+      if (term.left.dtype != problem.left().dtype) throw Refusal{"operands of different dtypes"};
+    }
+  }
+  problem.stacked = stacked && !side_by_side;
+  if (problem.head != 0 && (problem.pairs > 1 || !problem.right().inner_first)) {
+    throw Refusal{"heads of a paired or transposed product"};
+  }
+  return problem;
+}
+
+std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, std::string& why) {
+  TileShape shape{columns, problem.pairs, 64, problem.head};
+  if (columns % (32 * problem.pairs) != 0) {
+    why = "paired products need a multiple of 32 columns each";
+    return std::nullopt;
+  }
+  if (shape.result_columns() % 64 != 0) shape.unit = 32;
+  if (shape.unit == 32 && problem.row_blocks) {
+    why = "blocks of 64 columns do not divide " + std::to_string(shape.result_columns());
+    return std::nullopt;
+  }
+  if (shape.unit == 32 && (!problem.right().inner_first || problem.head != 0)) {
+    why = "the right operand comes in boxes of 64 columns";
+    return std::nullopt;
+  }
+  return shape;
+}
+
+struct Candidate {
+  TileShape shape;
+  int narrow = 0;
+  Order order;
+  std::int64_t group = 16;
+  double cost = 0;
+};
+
+Candidate candidate_of(const Problem& problem, const TileShape& shape, const Target& target) {
+  Candidate candidate{shape};
+  std::vector<TileGrid> grids;
+  for (const Places& places : problem.places) {
+    grids.push_back({(places.rows() + kTileRows - 1) / kTileRows, places.columns()});
+    const std::int64_t left = places.columns() % shape.result_columns();
+    if (shape.pairs == 1 && left > 0 && shape.columns > 64 && left <= shape.columns - 64) {
+      candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
+    }
+  }
+  const std::int64_t across =
+      (grids[0].columns + shape.result_columns() - 1) / shape.result_columns();
+  // Groups of 12 make one wave of 11 tiles across.
+  candidate.group = across == 11 && !problem.stacked ? 12 : 16;
+  candidate.order =
+      tile_order(grids, {target.processors, shape.result_columns(), candidate.narrow / shape.pairs,
+                         candidate.group, problem.stacked});
+  // Narrower tiles read more of the left operand, and pay more often for turns.
+  const double efficiency = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
+  candidate.cost = static_cast<double>(candidate.order.longest) / efficiency;
+  return candidate;
+}
+
+std::vector<Candidate> candidates_of(const Problem& problem, const Target& target,
+                                     std::vector<std::string>& reasons) {
+  std::vector<Candidate> candidates;
+  for (const int columns : {192, 128, 64}) {
+    std::string why;
+    if (const auto shape = shape_of_tile(problem, columns, why)) {
+      candidates.push_back(candidate_of(problem, *shape, target));
+    } else {
+      reasons.push_back("tile 128x" + std::to_string(columns) + ": " + why);
+    }
+  }
+  std::ranges::stable_sort(candidates, {}, &Candidate::cost);
+  return candidates;
+}
+
+MapSpec left_map(const OperandMatrix& matrix) {
+  MapSpec map{matrix.tensor, matrix.offset, matrix.dtype, {}, 128, 256};
+  if (matrix.inner_first) {
+    map.axes = {{matrix.inner, 0, kTileDepth}, {matrix.outer, matrix.outer_stride, kTileRows}};
+  } else {
+    map.axes = {{matrix.outer, 0, 64}, {matrix.inner, matrix.inner_stride, kTileDepth}};
+  }
+  return map;
+}
+
+MapSpec right_map(const OperandMatrix& matrix, const TileShape& shape) {
+  MapSpec map{matrix.tensor, matrix.offset, matrix.dtype, {}, 128, 256};
+  if (!matrix.inner_first) {
+    map.axes = {{matrix.outer, 0, 64}, {matrix.inner, matrix.inner_stride, kTileDepth}};
+  } else if (shape.head != 0) {
+    const std::int64_t row = matrix.outer_stride;
+    map.axes = {{matrix.inner, 0, kTileDepth},
+                {32, row, 32},
+                {2, shape.head / 2 * row, 2},
+                {shape.head / 64, 32 * row, 1},
+                {matrix.outer / shape.head, shape.head * row, 1}};
+  } else {
+    map.axes = {{matrix.inner, 0, kTileDepth},
+                {matrix.outer, matrix.outer_stride, shape.result_columns()}};
+  }
+  return map;
+}
+
+Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
+             const Target& target, const Problem& problem, const Candidate& candidate) {
+  const Program& program = checked.program();
+  Arguments arguments(program, sizes, layouts, "args");
+  RowsText rows(checked, arguments);
+  GemmPage page;
+  page.name = program.name();
+  page.text = print(program);
+  page.shape = candidate.shape;
+  page.narrow = candidate.narrow;
+  page.terms = static_cast<int>(problem.depths.size());
+  page.operands = problem.left().dtype;
+  page.mn_major_a = !problem.left().inner_first;
+  page.mn_major_b = !problem.right().inner_first;
+  page.precision = precision_of(program);
+  for (std::size_t s = 0; s < problem.places.size(); ++s) {
+    page.spaces.push_back(
+        emit_space(problem.places[s], layouts, arguments, candidate.shape, rows, s));
+  }
+  // The ring takes what the stages leave.
+  std::size_t most = 0;
+  int bytes = 4096;
+  bool loads = false, any = false;
+  for (const SpaceText& space : page.spaces) {
+    most = std::max(most, space.slots.size());
+    page.maps = std::max(page.maps, space.maps);
+    for (const SlotUse& slot : space.slots) {
+      any = true;
+      loads = loads || slot.bytes > 0;
+      if (candidate.shape.unit == 64 || slot.kind.starts_with("4")) bytes = 8192;
+    }
+  }
+  page.slot_bytes = bytes;
+  const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
+  page.stages =
+      static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 1024) / stage));
+  const std::int64_t left = target.shared - page.stages * stage - 1024;
+  page.slots = static_cast<int>(std::min<std::int64_t>(16, left / page.slot_bytes) / 2 * 2);
+  if (!any) page.slots = 2, page.slot_bytes = 1024;
+  if (static_cast<std::int64_t>(most) > page.slots) {
+    throw Refusal{"a unit needs " + std::to_string(most) +
+                  " slots of shared memory, and there are " + std::to_string(page.slots)};
+  }
+
+  GemmFields fields;
+  for (std::size_t s = 0; s < problem.places.size(); ++s) {
+    for (std::size_t t = 0; t < problem.depths.size(); ++t) {
+      const std::string at = std::to_string(s) + "_" + std::to_string(t);
+      const std::string first = arguments.map("left_" + at, left_map(problem.left(s, t)));
+      if (fields.maps.empty()) fields.maps = first;
+      for (int p = 0; p < problem.pairs; ++p) {
+        arguments.map("right_" + at + (p == 0 ? "" : "_" + std::to_string(p)),
+                      right_map(problem.right(s, t, static_cast<std::size_t>(p)), candidate.shape));
+      }
+    }
+  }
+  for (std::size_t s = 0; s < problem.places.size(); ++s) {
+    const SpaceText& space = page.spaces[s];
+    for (int k = 0; k < page.maps; ++k) {
+      const std::string name = "tile_" + std::to_string(s) + "_" + std::to_string(k);
+      arguments.map(name, k < space.maps ? space.map_specs[static_cast<std::size_t>(k)]
+                                         : left_map(problem.left(s, 0)));
+    }
+    const std::string at = std::to_string(s);
+    fields.rows.push_back(arguments.number("rows_" + at, problem.places[s].rows()));
+    fields.columns.push_back(arguments.number("columns_" + at, problem.places[s].columns()));
+  }
+  std::int64_t depth = 0;
+  for (std::size_t t = 0; t < problem.depths.size(); ++t) {
+    const std::int64_t tiles = (problem.depths[t] + kTileDepth - 1) / kTileDepth;
+    fields.k_tiles.push_back(arguments.number("k_tiles_" + std::to_string(t), tiles));
+    depth += tiles;
+  }
+  arguments.table("order", 0);
+  arguments.number("works", static_cast<std::int64_t>(candidate.order.table.size()));
+  // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
+  const bool paced = loads && depth <= 40;
+  arguments.number("pace", paced ? depth * 16 * 8 / 10 / (candidate.shape.units() * 2) : 0);
+  arguments.number("policy_a", kEvictNormal);
+  arguments.number("policy_b", kEvictNormal);
+  arguments.number("policy_in", kEvictFirst);
+  arguments.number("policy_out", kEvictFirst);
+
+  Plan plan;
+  plan.name = program.name();
+  plan.path = "gemm " + GemmTile{128, candidate.shape.columns}.text();
+  plan.page = gemm_page(page, fields, rows, arguments);
+  plan.tables = {candidate.order.table};
+  Launch launch;
+  launch.entry = identifier(program.name());
+  launch.maps = arguments.maps();
+  launch.words = arguments.words();
+  launch.grid = {target.processors, 1, 1};
+  launch.block = 384;
+  launch.shared = page.stages * stage + static_cast<std::int64_t>(page.slots) * page.slot_bytes +
+                  page.stages * 16 + page.slots * 24 + 16;
+  plan.launches = {std::move(launch)};
+  plan.notes.push_back(
+      std::to_string(page.stages) + " stages, " + std::to_string(page.slots) + " slots of " +
+      std::to_string(page.slot_bytes) + " bytes, groups of " + std::to_string(candidate.group) +
+      " rows" +
+      (candidate.narrow > 0 ? ", last column tile " + std::to_string(candidate.narrow) : "") +
+      (paced ? ", paced" : ""));
+  return plan;
+}
+
+}  // namespace
+
+std::string GemmTile::text() const {
+  return std::to_string(rows) + "x" + std::to_string(columns);
+}
+
+std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,
+                                 std::span<const Layout> layouts, const Target& target,
+                                 std::vector<std::string>& reasons) {
+  std::vector<GemmTile> tiles;
+  try {
+    const Problem problem = problem_of(checked, sizes, layouts);
+    for (const Candidate& candidate : candidates_of(problem, target, reasons)) {
+      tiles.push_back({static_cast<int>(kTileRows), candidate.shape.columns});
+    }
+  } catch (const Refusal& refusal) {
+    reasons.push_back(refusal.reason);
+  }
+  return tiles;
+}
+
+std::optional<Plan> plan_gemm(const Checked& checked, const Sizes& sizes,
+                              std::span<const Layout> layouts, const Target& target,
+                              const GemmTile* pinned, std::vector<std::string>& reasons) {
+  try {
+    const Problem problem = problem_of(checked, sizes, layouts);
+    for (const Candidate& candidate : candidates_of(problem, target, reasons)) {
+      if (pinned != nullptr && pinned->columns != candidate.shape.columns) continue;
+      try {
+        return plan_of(checked, sizes, layouts, target, problem, candidate);
+      } catch (const Refusal& refusal) {
+        reasons.push_back("tile 128x" + std::to_string(candidate.shape.columns) + ": " +
+                          refusal.reason);
+      }
+    }
+  } catch (const Refusal& refusal) {
+    reasons.push_back(refusal.reason);
+  } catch (const Unsupported& error) {
+    reasons.push_back(error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace coda::cuda

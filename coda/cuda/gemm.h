@@ -1,0 +1,33 @@
+// coda/cuda/gemm.h: plans for programs with products on Hopper's tensor cores: one kernel, fed by
+// the copy engine, with the program's epilogue on each output tile (device/sm90_gemm.cuh).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coda/cuda/plan.h"
+
+namespace coda::cuda {
+
+// A candidate: rows x columns of accumulators of a tile, all paired products together.
+struct GemmTile {
+  int rows = 128;
+  int columns = 192;
+  std::string text() const;  // "128x192"
+  bool operator==(const GemmTile&) const = default;
+};
+
+// The candidates for a program, the default first; a reason for each one refused, and for a program
+// that has none.
+std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,
+                                 std::span<const Layout> layouts, const Target& target,
+                                 std::vector<std::string>& reasons);
+
+// nullopt with reasons where the fast path does not fit. `pinned`: that candidate, or nothing.
+std::optional<Plan> plan_gemm(const Checked& checked, const Sizes& sizes,
+                              std::span<const Layout> layouts, const Target& target,
+                              const GemmTile* pinned, std::vector<std::string>& reasons);
+
+}  // namespace coda::cuda

@@ -1,0 +1,184 @@
+// coda/cuda/gemm_page.cpp: parts of text put together.
+#include "coda/cuda/gemm_page.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace coda::cuda {
+namespace {
+
+constexpr const char* kHook = "static __device__ __forceinline__ ";
+
+std::string indented(const std::string& text, const std::string& indent) {
+  std::istringstream lines(text);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) {
+    out += (line.empty() || line[0] == '#' ? "" : indent) + line + "\n";
+  }
+  return out;
+}
+
+// `switch (s)` over equal expressions once.
+std::string choice(const std::string& signature, const std::string& variable,
+                   const std::vector<std::string>& expressions) {
+  std::string out = std::string("  ") + kHook + signature + " {\n";
+  for (std::size_t i = 0; i + 1 < expressions.size(); ++i) {
+    if (expressions[i] == expressions.back()) continue;
+    out += "    if (" + variable + " == " + std::to_string(i) + ") return static_cast<int>(" +
+           expressions[i] + ");\n";
+  }
+  return out + "    return static_cast<int>(" + expressions.back() + ");\n  }\n";
+}
+
+std::string space_struct(const GemmPage& page, const SpaceText& space, std::size_t kind) {
+  const std::string arguments = "const Arguments& args, int s, ";
+  std::string out = "  struct Space" + std::to_string(kind) + " {\n    using P = Page;\n";
+  out += "    static constexpr int kSlotsUsed = " + std::to_string(space.slots.size()) + ";\n";
+  out += "    struct Columns {\n" + space.column_fields + "    };\n";
+  out += "    struct State {\n" + space.state_fields + "    };\n";
+  out += "    template <int kSlot>\n    static __device__ constexpr int bytes() {\n";
+  for (std::size_t i = 0; i < space.slots.size(); ++i) {
+    if (space.slots[i].bytes == 0) continue;
+    out += "      if (kSlot == " + std::to_string(i) + ") return " +
+           std::to_string(space.slots[i].bytes) + ";\n";
+  }
+  out += "      return 0;\n    }\n";
+  out +=
+      std::string("    template <int kSlot>\n    ") + kHook + "void load(" + arguments +
+      "u32 to, u32 barrier, int row,\n                                             int unit) {\n";
+  for (std::size_t i = 0; i < space.slots.size(); ++i) {
+    if (space.slots[i].load.empty()) continue;
+    out += "      if constexpr (kSlot == " + std::to_string(i) + ") " + space.slots[i].load + "\n";
+  }
+  out +=
+      std::string("    }\n    template <int kSlot>\n    ") + kHook + "void store(" + arguments +
+      "u32 from, int row, int unit,\n                                              int lane) {\n";
+  for (std::size_t i = 0; i < space.slots.size(); ++i) {
+    const SlotUse& slot = space.slots[i];
+    if (!slot.store.empty()) {
+      out += "      if constexpr (kSlot == " + std::to_string(i) +
+             ") {\n        if (lane == 0) {\n" + "          " + slot.store +
+             "\n          tma_commit();\n          tma_wait_read();\n        }\n      }\n";
+    } else if (!slot.drain.empty()) {
+      out += "      if constexpr (kSlot == " + std::to_string(i) + ") {\n" +
+             indented(slot.drain, "  ") + "      }\n";
+    }
+  }
+  out += std::string("    }\n    ") + kHook + "Columns columns(" + arguments +
+         "int unit, int lane) {\n      Columns out;\n" + space.column_code +
+         "      return out;\n    }\n";
+  out +=
+      std::string("    template <int N>\n    ") + kHook + "void unit(" + arguments +
+      "const Rows& rows,\n        const Columns& columns, State& state, const float (&acc)[N], " +
+      "int h, int i, const u32* slot,\n        int row0, int unit, int warp, int lane) {\n";
+  const int row_bytes = page.shape.head != 0 || page.shape.unit == 32 ? 64 : 128;
+  out += "      const MatrixLane<" + std::to_string(row_bytes) + "> matrices(warp * 16, lane);\n";
+  out += "      const PairLane pairs(warp * 16, lane);\n";
+  out += "      const int first_row = row0 + warp * 16 + lane / 4;\n";
+  out += "      const int row_count = P::row_count(args, s), column_count = P::columns(args, s);\n";
+  out += indented(space.before, "");
+  out += "#pragma unroll\n      for (int j = 0; j < " +
+         std::to_string(page.shape.head != 0 ? 2 : page.shape.unit / 16) + "; j++) {\n";
+  if (page.shape.head != 0) {
+    const std::string sub = std::to_string(page.shape.head / 64);
+    out += "        const int column = unit / " + sub + " * " + std::to_string(page.shape.head) +
+           " + unit % " + sub + " * 32 + j * 16 + (lane % 4) * 2;\n";
+  } else {
+    out += "        const int column = unit * " + std::to_string(page.shape.unit) +
+           " + j * 16 + (lane % 4) * 2;\n";
+  }
+  out += space.chunk + "      }\n" + space.after + "    }\n";
+  out += std::string("    ") + kHook + "void finish(" + arguments +
+         "const Rows (&row_values)[2],\n        State& state, int row, int first_column, int lane) "
+         "{\n";
+  out += "      const int row_count = P::row_count(args, s), column_count = P::columns(args, s);\n";
+  out += "      const bool first = first_column == 0;\n" + space.finish_once;
+  if (!space.finish.empty()) {
+    out +=
+        "#pragma unroll\n      for (int i = 0; i < 2; i++) {\n        const Rows& rows = "
+        "row_values[i];\n" +
+        space.finish + "      }\n";
+  }
+  return out + "    }\n  };\n\n";
+}
+
+}  // namespace
+
+std::string gemm_page(const GemmPage& page, const GemmFields& fields, const RowsText& rows,
+                      const Arguments& arguments) {
+  std::string out =
+      "// " + page.name + ": one kernel for sm_90a.\n//\n" + indented(page.text, "// ");
+  out +=
+      page.precision == Precision::fast ? "#define CODA_MAPS fast\n" : "#define CODA_MAPS exact\n";
+  out += "#include \"sm90_gemm.cuh\"\n#include \"philox.cuh\"\n\nnamespace coda {\n\n";
+  out += arguments.declaration() + "\n";
+  out += "struct Page {\n  using Arguments = coda::Arguments;\n  // Config\n";
+  const auto constant = [&](const std::string& name, std::int64_t value, const std::string& why) {
+    out += "  static constexpr int " + name + " = " + std::to_string(value) + ";" +
+           (why.empty() ? "" : "  // " + why) + "\n";
+  };
+  constant("kTileN", page.shape.columns, "accumulator columns of a tile of 128 rows");
+  constant("kNarrow", page.narrow, "of a last column tile; 0: none is narrower");
+  constant("kStages", page.stages, "of operands, 64 of k each");
+  constant("kSlots", page.slots, "of the epilogue's ring");
+  constant("kSlotBytes", page.slot_bytes, "");
+  constant("kTerms", page.terms, "products that are added up");
+  constant("kPairs", page.shape.pairs, "products that share the left operand");
+  constant("kUnitColumns", page.shape.unit, "of results in a unit");
+  constant("kHeads", page.shape.head / 64, "units of a head; 0: units are plain");
+  out += std::string("  static constexpr bool kMnMajorA = ") +
+         (page.mn_major_a ? "true" : "false") +
+         ", kMnMajorB = " + (page.mn_major_b ? "true" : "false") + ";\n";
+  out += std::string("  using Operands = ") +
+         (page.operands == DType::bf16 ? "Bf16Operands" : "F16Operands") + ";\n\n";
+
+  out += std::string("  ") + kHook + "const TensorMap* operands(const Arguments& args, int s) {\n" +
+         "    return &" + fields.maps + " + s * kTerms * (1 + kPairs);\n  }\n";
+  out += std::string("  ") + kHook +
+         "const TensorMap* map(const Arguments& args, int s, int k) {\n" + "    return &" +
+         fields.maps + " + " +
+         std::to_string(page.spaces.size() *
+                        static_cast<std::size_t>(page.terms * (1 + page.shape.pairs))) +
+         " + s * " + std::to_string(page.maps) + " + k;\n  }\n";
+  out += choice("int k_tiles(const Arguments& args, int term)", "term", fields.k_tiles);
+  out += choice("int row_count(const Arguments& args, int s)", "s", fields.rows);
+  out += choice("int columns(const Arguments& args, int s)", "s", fields.columns);
+
+  out += "\n  // What a row of a tile needs: rows first_row and first_row + 8.\n  struct Rows {\n" +
+         rows.fields() + "  };\n";
+  out += std::string("  ") + kHook +
+         "Rows rows(const Arguments& args, int s, int first_row, bool " +
+         "first, int lane) {\n    Rows out;\n    const long long count = row_count(args, s);\n";
+  out += "#pragma unroll\n" + indented(rows.code(), "    ") + "    return out;\n  }\n";
+  out += "\n  // Results that are no part of a tile.\n";
+  out += std::string("  ") + kHook +
+         "void side(const Arguments& args, long long thread, long long " + "threads) {\n" +
+         indented(rows.side(), "    ") + "  }\n\n";
+
+  std::vector<std::size_t> kinds;
+  for (std::size_t s = 0; s < page.spaces.size(); ++s) {
+    const auto found =
+        std::find(page.spaces.begin(), page.spaces.begin() + static_cast<std::ptrdiff_t>(s),
+                  page.spaces[s]) -
+        page.spaces.begin();
+    kinds.push_back(static_cast<std::size_t>(found));
+    if (static_cast<std::size_t>(found) == s) out += space_struct(page, page.spaces[s], s);
+  }
+  out += std::string("  template <class F>\n  ") + kHook + "void with_space(int s, F f) {\n";
+  for (std::size_t s = 0; s < kinds.size(); ++s) {
+    if (kinds[s] != s || s == kinds.back()) continue;
+    std::string condition;
+    for (std::size_t t = s; t < kinds.size(); ++t) {
+      if (kinds[t] == s)
+        condition += (condition.empty() ? "s == " : " || s == ") + std::to_string(t);
+    }
+    out += "    if (" + condition + ") return f(Space" + std::to_string(s) + "());\n";
+  }
+  out += "    f(Space" + std::to_string(kinds.back()) + "());\n  }\n};\n\n}  // namespace coda\n\n";
+  out +=
+      "extern \"C\" __global__ void __launch_bounds__(384, 1)\n" + identifier(page.name) +
+      "(const __grid_constant__ coda::Arguments args) {\n  coda::Gemm<coda::Page>::run(args);\n}\n";
+  return out;
+}
+
+}  // namespace coda::cuda

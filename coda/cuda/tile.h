@@ -1,0 +1,95 @@
+// coda/cuda/tile.h: what a space computes on an output tile, as straight-line CUDA over fragments.
+//
+// A unit of a tile is 64 rows x `unit` columns; each consumer warp holds 16 of the rows and runs
+// the chunk code once for every 16 columns (device/fragment.cuh). With heads, a unit is 32 columns
+// of the low half of a head and the 32 of its high half that belong to them, so that what RoPE
+// mixes meets in one thread. A value without columns is computed once a tile and row, one without
+// rows once a unit.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coda/check/places.h"
+#include "coda/cuda/arguments.h"
+#include "coda/cuda/element.h"
+#include "coda/cuda/maps.h"
+#include "coda/cuda/matrix.h"
+
+namespace coda::cuda {
+
+// How the columns of a tile are cut.
+struct TileShape {
+  int columns = 192;      // of the accumulators of a tile: all products that are paired together
+  int pairs = 1;          // products that share the left operand
+  int unit = 64;          // columns of results in a unit
+  std::int64_t head = 0;  // elements of a head whose halves meet; 0: units are plain
+
+  int result_columns() const { return columns / pairs; }
+  int units() const { return result_columns() / unit; }
+  bool operator==(const TileShape&) const = default;
+};
+
+// A slot of the ring: what fills it before the unit, what becomes of it after.
+struct SlotUse {
+  int bytes = 0;      // that the copy engine brings; 0: nothing
+  std::string load;   // statements: to, barrier, row, unit
+  std::string store;  // statements of one lane: from, row, unit
+  std::string drain;  // statements of a warp: from, row, unit, lane
+  std::string kind;   // how elements lie in it: a store may take the slot of a load of its kind
+};
+
+// The parts of one space's struct, each a list of indented lines.
+struct SpaceText {
+  std::vector<SlotUse> slots;
+  std::string column_fields, column_code;  // struct Columns, filled once a unit
+  std::string state_fields;                // struct State, of a tile
+  std::string before, chunk, after;        // of unit(): around the loop over chunks
+  std::string finish;                      // of finish(), for each half of the rows
+  std::string finish_once;  // of finish(), after what is done for each half of the rows
+  int maps = 0;             // of the space, in order of their numbers
+  std::vector<MapSpec> map_specs;
+  bool operator==(const SpaceText& other) const;
+};
+
+// Thrown by the emitters where the fast path does not fit.
+struct Refusal {
+  std::string reason;
+};
+
+// What the rows of a tile need, and what is no part of any tile: fields of struct Rows and the code
+// that fills them, shared by the spaces of a page.
+class RowsText {
+ public:
+  // `program` and `arguments` must outlive it.
+  RowsText(const Checked& checked, Arguments& arguments);
+
+  // The field of struct Rows that holds a value without columns, as an expression.
+  std::string field(std::size_t space, Value value, Lane lane);
+  // A result without columns or without rows.
+  void store(std::size_t space, std::size_t result, int tensor);
+
+  std::string fields() const { return fields_; }
+  std::string code() const;  // the body of rows()
+  std::string side() const { return side_; }
+
+ private:
+  const Checked& checked_;
+  Arguments& arguments_;
+  ElementEmitter emitter_;
+  std::map<std::pair<std::int32_t, Lane>, std::string> names_;
+  std::string fields_, side_;
+};
+
+// The elements of a head whose halves a space splits or joins; 0: none. Throws Refusal where the
+// split is another one.
+std::int64_t head_of(const Places& places);
+// Does the space reduce blocks of 64 columns?
+bool has_row_blocks(const Places& places);
+
+SpaceText emit_space(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
+                     const TileShape& shape, RowsText& rows, std::size_t space_index);
+
+}  // namespace coda::cuda

@@ -1,0 +1,194 @@
+// coda/cuda/tile_memory.cpp: tiles of inputs and results in slots.
+#include <algorithm>
+
+#include "coda/check/bind.h"
+#include "coda/core/error.h"
+#include "coda/cuda/tile_text.h"
+
+namespace coda::cuda {
+namespace {
+
+constexpr int kHalfColumns = 32;  // of a unit with heads
+
+std::string pair_of(DType dtype) {
+  return dtype == DType::bf16 ? "Bf16Pair" : "F16Pair";
+}
+
+}  // namespace
+
+std::vector<std::int64_t> TileText::strides_of(int tensor) const {
+  return layouts_[static_cast<std::size_t>(tensor)].strides;
+}
+
+// Strides of a result in the order of its value's factors.
+std::vector<std::int64_t> TileText::result_strides(std::size_t index) const {
+  const Result& result = program_.results()[index];
+  const std::vector<Factor> declared = factors_of(result.type);
+  const std::vector<std::int64_t>& own = layouts_[program_.params().size() + index].strides;
+  std::vector<std::int64_t> strides;
+  for (const Factor& factor : factors_of(program_.type(result.value))) {
+    const auto at = std::ranges::find(declared, factor) - declared.begin();
+    strides.push_back(own[static_cast<std::size_t>(at)]);
+  }
+  return strides;
+}
+
+TileText::Lines TileText::lines_of(Value value, const std::vector<std::int64_t>& strides,
+                                   const std::string& name) {
+  const auto no = [&](const std::string& why) {
+    throw Refusal{"`" + name + "` " + why};
+  };
+  std::vector<PlacedFactor> rows, columns, heads;
+  const std::vector<FactorPlace> all = places_.places(value);
+  const std::vector<Role>& roles = places_.checked().roles(places_.space_index(), value);
+  for (std::size_t f = 0; f < all.size(); ++f) {
+    if (roles[f] == Role::local && all[f].extent > 1) no("has dimensions outside of the tile");
+    if (roles[f] == Role::row) rows.push_back({all[f].place, strides[f]});
+    if (roles[f] != Role::column) continue;
+    if (all[f].kind == FactorPlace::Kind::whole) {
+      columns.push_back({{1, all[f].extent, 1}, strides[f]});
+    } else if (shape_.head != 0 && all[f].place.inner >= shape_.head) {
+      Place place = all[f].place;
+      place.inner /= shape_.head;
+      heads.push_back({place, strides[f]});
+    } else {
+      columns.push_back({all[f].place, strides[f]});
+    }
+  }
+  const std::optional<Line> row = line_of(rows), column = line_of(columns), head = line_of(heads);
+  if (!row || !column || !head) no("is no matrix in memory");
+  if (column->stride != 1) no("has columns " + std::to_string(column->stride) + " elements apart");
+  const std::int64_t wide = columns_of(value) == Columns::half ? shape_.head / 2
+                            : shape_.head != 0                 ? shape_.head
+                                                               : places_.columns();
+  if (column->period != wide) no("repeats along the columns");
+  if (row->period != places_.rows() &&
+      (row->period % 64 != 0 || places_.rows() % row->period != 0)) {
+    no("repeats after " + std::to_string(row->period) + " rows, no multiple of 64");
+  }
+  if (shape_.head != 0 && columns_of(value) == Columns::all &&
+      head->period * shape_.head != places_.columns()) {
+    no("repeats along the heads");
+  }
+  if (columns_of(value) == Columns::half && head->period > 1) no("has halves of several heads");
+  return {*row, *column, head->stride};
+}
+
+std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType dtype,
+                                     const Lines& lines, Columns columns, bool load, bool store) {
+  const Layout& layout = layouts_[static_cast<std::size_t>(tensor)];
+  const int bytes = static_cast<int>(size_of(dtype));
+  if (bytes != 2 && bytes != 4) {
+    throw Refusal{"`" + name + "` is " + std::string(coda::name_of(dtype))};
+  }
+  if (!is_float(dtype)) throw Refusal{"`" + name + "` is " + std::string(coda::name_of(dtype))};
+  const std::int64_t row_stride = lines.rows.period == 1 ? 16 / bytes * 8 : lines.rows.stride;
+  if (const auto why = alignment_refusal(layout, 0, row_stride, dtype)) {
+    throw Refusal{"`" + name + "` " + *why};
+  }
+  const bool heads = shape_.head != 0;
+  const bool whole_heads = heads && columns == Columns::all;
+  if (whole_heads && bytes == 4) throw Refusal{"`" + name + "` has heads in f32"};
+  if (whole_heads) {
+    if (const auto why =
+            alignment_refusal(layout, 0, lines.head_stride == 0 ? 64 : lines.head_stride, dtype)) {
+      throw Refusal{"`" + name + "` " + *why};
+    }
+  }
+  // The map.
+  MapSpec map{tensor, 0, dtype, {}, 128, store ? 256 : 128};
+  std::string coordinates, call = "";
+  const std::string row =
+      lines.rows.period == places_.rows()
+          ? "row"
+          : "row % static_cast<int>(" + arguments_.number(name + "_rows", lines.rows.period) + ")";
+  const std::string sub = std::to_string(heads ? shape_.head / 64 : 1);
+  const int width = heads ? kHalfColumns : bytes == 2 ? shape_.unit : 32;
+  map.swizzle = width * bytes;
+  if (whole_heads) {
+    const std::int64_t head_count = places_.columns() / shape_.head;
+    map.axes = {{kHalfColumns, 0, kHalfColumns},
+                {lines.rows.period, row_stride, 64},
+                {2, shape_.head / 2, 2},
+                {shape_.head / 64, kHalfColumns, 1},
+                {head_count, head_count == 1 ? shape_.head : lines.head_stride, 1}};
+  } else {
+    map.axes = {{columns == Columns::half ? shape_.head / 2 : places_.columns(), 0, width},
+                {lines.rows.period, row_stride, 64}};
+  }
+  const std::string number = "P::map(args, s, " + std::to_string(out_.maps++) + ")";
+  out_.map_specs.push_back(std::move(map));
+  const std::string policy =
+      lines.rows.period == places_.rows() ? "args.policy_in" : "args.policy_b";
+  std::vector<int> slots;
+  const int count = heads || bytes == 2 ? 1 : shape_.unit / 32;
+  for (int part = 0; part < count; ++part) {
+    const std::string x = columns == Columns::half
+                              ? "unit % " + sub + " * 32"
+                              : "unit * " + std::to_string(shape_.unit) +
+                                    (part > 0 ? " + " + std::to_string(part * 32) : "");
+    SlotUse use;
+    use.kind = std::to_string(bytes) +
+               (whole_heads                ? " heads"
+                : columns == Columns::half ? " half"
+                                           : " ") +
+               std::to_string(part);
+    const int box = (whole_heads ? 2 : 1) * width * bytes * 64;
+    if (load) {
+      use.bytes = box;
+      use.load = whole_heads ? "tma_load_unit(to, " + number + ", barrier, " + row + ", unit % " +
+                                   sub + ", unit / " + sub + ", " + policy + ");"
+                             : "tma_load(to, " + number + ", barrier, " + x + ", " + row + ", " +
+                                   policy + ");";
+    }
+    if (store) {
+      use.store = whole_heads ? "tma_store_unit(" + number + ", from, row, unit % " + sub +
+                                    ", unit / " + sub + ", args.policy_out);"
+                              : "tma_store(" + number + ", from, " + x + ", row, args.policy_out);";
+      if (lines.rows.period != places_.rows()) throw Refusal{"`" + name + "` repeats"};
+    }
+    int slot = -1;
+    for (std::size_t s = 0; store && !load && s < out_.slots.size() && slot < 0; ++s) {
+      const SlotUse& other = out_.slots[s];
+      if (other.bytes > 0 && other.store.empty() && other.drain.empty() && other.kind == use.kind) {
+        slot = static_cast<int>(s);
+        out_.slots[s].store = use.store;
+      }
+    }
+    if (slot < 0) {
+      slot = static_cast<int>(out_.slots.size());
+      out_.slots.push_back(use);
+    }
+    slots.push_back(slot);
+  }
+  return slots;
+}
+
+std::string TileText::read_slots(const std::vector<int>& slots, DType dtype, int part,
+                                 Columns columns) const {
+  (void)columns;
+  const std::string first = "slot[" + std::to_string(slots[0]) + "]";
+  if (size_of(dtype) == 4) {
+    const std::string from =
+        slots.size() == 2 ? "(j < 2 ? " + first + " : slot[" + std::to_string(slots[1]) + "])"
+                          : first;
+    return "load_tile_f32(" + from + ", pairs, j)";
+  }
+  return "load_tile<" + pair_of(dtype) + ">(" + first + (part > 0 ? " + 4096" : "") +
+         " + matrices.at(j))";
+}
+
+std::string TileText::write_slots(const std::vector<int>& slots, DType dtype, int part,
+                                  const std::string& value) const {
+  const std::string first = "slot[" + std::to_string(slots[0]) + "]";
+  if (size_of(dtype) == 4) {
+    const std::string to = slots.size() == 2
+                               ? "(j < 2 ? " + first + " : slot[" + std::to_string(slots[1]) + "])"
+                               : first;
+    return "store_tile_f32(" + to + ", pairs, j, tile_of(" + value + "));";
+  }
+  return "store_tile<" + pair_of(dtype) + ">(" + first + (part > 0 ? " + 4096" : "") +
+         " + matrices.at(j), tile_of(" + value + "));";
+}
+
+}  // namespace coda::cuda

@@ -1,0 +1,97 @@
+// coda/cuda/tile_text.h: the class behind tile.h: values of a space to statements.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coda/cuda/tile.h"
+
+namespace coda::cuda {
+
+class TileText {
+ public:
+  TileText(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
+           const TileShape& shape, RowsText& rows, std::size_t space_index);
+  SpaceText run();
+
+ private:
+  // Where a value is known: once a row (or scalar), in a chunk, or after a block's last chunk.
+  enum class Where : std::uint8_t { row, chunk, block, picked };
+  // A value as C expressions: one, or with heads one for the low and one for the high half.
+  struct Held {
+    Where where = Where::row;
+    Lane lane = Lane::f32;
+    std::vector<std::string> parts;
+  };
+  // Which columns a value has.
+  enum class Columns : std::uint8_t { none, all, half };
+
+  const Node& node_of(Value value) const { return program_.node(value); }
+  bool has_rows(Value value) const;
+  Columns columns_of(Value value) const;
+  [[noreturn]] void refuse(Value value, const std::string& why) const;
+
+  Held lower(Value value);
+  Held lower_node(Value value);
+  Held lower_accumulator(std::size_t index, Value value);
+  Held lower_parameter(Value value);
+  Held lower_column_vector(Value value);
+  Held lower_index(Value value);
+  Held lower_map(const Node& node);
+  Held lower_block_reduce(Value value);
+  Held lower_pick(Value value);
+  Held coerce(const Held& value, Lane lane) const;
+  // `expression` of each part under a name; comment: the statement's text.
+  Held name_parts(Value value, Where where, Lane lane, const std::vector<std::string>& expressions);
+  std::string fresh_name(const std::string& wanted);
+  std::string value_name(Value value);
+
+  void store_result(std::size_t result);
+  void store_tile(std::size_t result, const Held& held);
+  void store_row_blocks(std::size_t result, const Held& held, Value reduction);
+  void store_column_blocks(std::size_t result, Value reduction);
+  void store_picked(std::size_t result, const Held& held);
+  void store_row(std::size_t result);
+
+  // ---- memory
+  struct Lines {
+    Line rows, columns;
+    std::int64_t head_stride = 0;
+  };
+  // How a tensor with the factors of `value` lies: `strides` of each, or a refusal.
+  Lines lines_of(Value value, const std::vector<std::int64_t>& strides, const std::string& name);
+  // Slots that hold a unit of it, filled and stored under the number of a new map.
+  std::vector<int> slots_for(const std::string& name, int tensor, DType dtype, const Lines& lines,
+                             Columns columns, bool load, bool store);
+  std::string read_slots(const std::vector<int>& slots, DType dtype, int part,
+                         Columns columns) const;
+  std::string write_slots(const std::vector<int>& slots, DType dtype, int part,
+                          const std::string& value) const;
+  std::vector<std::int64_t> strides_of(int tensor) const;
+  std::vector<std::int64_t> result_strides(std::size_t result) const;
+
+  // ---- values without columns (tile_rows.cpp)
+  std::string row_field(Value value, Lane lane);
+  void store_side(std::size_t result);
+
+  std::string comment(Value value) const;
+  std::string masked(const std::string& part, Value value, const char* identity, bool rows);
+
+  const Places& places_;
+  const Program& program_;
+  std::span<const Layout> layouts_;
+  Arguments& arguments_;
+  TileShape shape_;
+  RowsText& rows_;
+  std::size_t space_;
+  Lane real_ = Lane::f32;
+  Precision precision_;
+  SpaceText out_;
+  std::map<std::int32_t, Held> memo_;
+  std::set<std::string> taken_;
+  std::string picked_;  // the flags of the rows that a pick has found
+};
+
+}  // namespace coda::cuda
