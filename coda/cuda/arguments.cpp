@@ -98,7 +98,7 @@ std::string Arguments::pointer(int tensor) {
 }
 
 std::string Arguments::stride(int tensor, std::size_t factor) {
-  const Factor& axis = factors_of(tensor_type(tensor)).at(factor);
+  const Factor axis = factors_of(tensor_type(tensor)).at(factor);
   const std::int64_t value = layouts_[static_cast<std::size_t>(tensor)].strides.at(factor);
   return field("stride " + std::to_string(tensor) + " " + std::to_string(factor),
                tensor_name(tensor) + "_stride_" + axis.text(), "long long",
