@@ -53,7 +53,8 @@ GeneralPlanner::GeneralPlanner(const Checked& checked, const Sizes& sizes,
 
 Plan GeneralPlanner::run() {
   plan_.page = "// " + program_.name() + ": the predicated path: plain kernels in order.\n" +
-               "#include \"maps.cuh\"\n#include \"philox.cuh\"\n\nusing namespace coda;\n";
+               "#include \"maps.cuh\"\n#include \"philox.cuh\"\n#include \"general.cuh\"\n\nusing "
+               "namespace coda;\n";
   if (checked_.kind() == KernelKind::opaque) {
     attention();
   } else if (std::ranges::any_of(program_.nodes(),
