@@ -46,6 +46,7 @@ def parse(arguments):
                         "say what was not run")
     parser.add_argument("--dry-run", action="store_true", help="list the rows with their flops and "
                         "bytes; needs no GPU")
+    parser.add_argument("--library", help="libcoda_bench.so (build/libcoda_bench.so)")
     parser.add_argument("--output", help="results file; merged with what it holds "
                         "(bench/results/h200-DATE.json)")
     return parser.parse_args(arguments)
@@ -214,6 +215,8 @@ def dry_run(library, cases):
 def main(arguments=None):
     options = parse(arguments)
     start = time.monotonic()
+    if options.library:
+        os.environ["CODA_BENCH_LIBRARY"] = options.library
     cases = chosen(options)
     try:
         library = Library()

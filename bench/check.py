@@ -33,7 +33,7 @@ def draw(param, sizes, device, generator):
         return (32 + 64 * uniform()).to(dtype)
     if name == "r":
         return (0.5 + uniform()).to(dtype)
-    if name == "v" and dtype == torch.float32:  # a second moment
+    if name == "v" and dtype in (torch.float32, torch.float64):  # a second moment
         return uniform().to(dtype)
     if name in WEIGHTS:
         return (normal() / shape[1] ** 0.5).to(dtype)

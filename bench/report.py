@@ -49,12 +49,12 @@ def merged(old, new):
 def save(results, path):
     """Merges into the file; the old one or the new one is there at any time."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        results = merged(json.loads(path.read_text()), results)
     broken = problems(results)
     if broken:
         raise ValueError("; ".join(broken[:5]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        results = merged(json.loads(path.read_text()), results)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(results, indent=1) + "\n")
     os.replace(temporary, path)

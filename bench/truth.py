@@ -225,7 +225,8 @@ BETWEEN_WRT = ("x", "a", "wo", "gamma1", "gate", "up", "down", "gamma2", "wq", "
 @formula
 def between_step(d_o, d_q, d_k, d_v, function=None, **tensors):
     """Forward and backward by autograd; `function` may be a compiled `between`."""
-    leaves = {n: t.detach().requires_grad_(n in BETWEEN_WRT) for n, t in tensors.items()}
+    leaves = dict(tensors)
+    leaves.update({n: tensors[n].detach().requires_grad_() for n in BETWEEN_WRT})
     made = (function or between)(**leaves)
     torch.autograd.backward([made[n] for n in "oqkv"], [d_o, d_q, d_k, d_v])
     return ({n: t.detach() for n, t in made.items()}

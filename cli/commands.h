@@ -17,6 +17,7 @@ void add_verify(CLI::App& app);
 void add_run(CLI::App& app);
 void add_train(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_env(CLI::App& app);
 
 // Accepts numbers in [low, high], and says so of anything else. NOTE: CLI11's own ranges accept

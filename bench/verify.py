@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Judges the GPU by the double-precision reference: `coda verify --device cuda` over the case table and
+all golden schedules, then every candidate tile; and whether tiles give the same bits.
+
+Each job is a process of its own, several at a time; they share one cache of compiled kernels.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "bench")]
+STACK_SIZES = "B=1 S=16 D=64 H=4 G=2 E=16 F=64 V=128 P=64"
+
+
+@dataclass(frozen=True)
+class Job:
+    file: str
+    name: str
+    sizes: str
+    dtype: str = ""
+    tile: str = ""
+
+    @property
+    def label(self):
+        return " ".join(filter(None, (f"{Path(self.file).name}:{self.name}", self.sizes, self.dtype,
+                                      self.tile and f"tile {self.tile}")))
+
+    def command(self, binary, seeds, device):
+        words = [str(binary), "verify", self.file, "--program", self.name, "--device", device,
+                 "--seeds", str(seeds), "--json"]
+        if self.sizes:
+            words += ["--size", *self.sizes.split()]
+        if self.dtype:
+            words += ["--dtype", self.dtype]
+        return words + (["--tile", self.tile] if self.tile else [])
+
+
+def declared(text, kind):
+    """(name, names of dimensions) of everything of that kind in a text."""
+    pattern = rf"^{kind}\s+([\w.]+)(?:\[[^\]]*\])?\s*(\(.*?\)\s*->\s*\(.*?\))\s*\{{"
+    for name, types in re.findall(pattern, text, re.S | re.M):
+        dims = " ".join(re.findall(r"\[([^\]]*)\]", types))
+        yield name, set(re.findall(r"[A-Za-z_]\w*", dims)) - {"blocks"}
+
+
+def table():
+    return json.loads((ROOT / "tests" / "cases.json").read_text())
+
+
+def table_jobs():
+    found = table()
+    for row in found["cases"]:
+        file, name = row["program"].split(":")
+        for index, sizes in enumerate(row["sizes"]):
+            yield Job(str(ROOT / "programs" / file), name, sizes)
+            if index == 1:
+                for dtype in found["dtypes"]:
+                    if dtype != "bf16":
+                        yield Job(str(ROOT / "programs" / file), name, sizes, dtype)
+
+
+def golden_jobs():
+    sizes = {row["program"].replace(".coda:", "."): row["sizes"][:2] for row in table()["cases"]}
+    for path in sorted((ROOT / "tests" / "golden").glob("*.coda")):
+        text = path.read_text()
+        stem, what = path.name.rsplit(".", 2)[0], path.name.rsplit(".", 2)[1]
+        if what == "grad":
+            continue  # a block; the training schedules are what it becomes
+        for name, dims in declared(text, "schedule"):
+            for each in sizes.get(stem, [STACK_SIZES]):
+                fitting = " ".join(w for w in each.split() if w.split("=")[0] in dims)
+                yield Job(str(path), name, fitting)
+
+
+def tile_jobs(library):
+    """Programs with candidates, at their first two sizes, under each tile."""
+    from coda_library import CodaError
+    for row in table()["cases"]:
+        file, name = row["program"].split(":")
+        path = ROOT / "programs" / file
+        if name not in {n for n, _ in declared(path.read_text(), "program")}:
+            continue
+        for sizes in row["sizes"][:2]:
+            numbers = {w.split("=")[0]: int(w.split("=")[1]) for w in sizes.split()}
+            try:
+                tiles = library.tiles(path, name, numbers)
+            except CodaError:
+                tiles = []
+            for tile in tiles:
+                yield Job(str(path), name, sizes, "", tile)
+
+
+def run(job, options, environment):
+    start = time.monotonic()
+    try:
+        result = subprocess.run(job.command(options.coda, options.seeds, options.device),
+                                capture_output=True, text=True, timeout=options.timeout,
+                                env=environment)
+    except subprocess.TimeoutExpired:
+        return {"job": job.label, "outcome": "timed out", "seconds": options.timeout, "why": ""}
+    # In JSON a verdict that failed says why; whatever else failed says so in words.
+    why = ""
+    if result.returncode:
+        try:
+            verdicts = json.loads(result.stdout).get("verdicts", [])
+            why = "; ".join(f"{v['result']} {v['inputs']} {v['layout']}: {v['why']}"
+                            for v in verdicts if not v["passed"])
+        except (ValueError, KeyError):
+            pass
+        why = why or (result.stdout[-300:] + result.stderr[-700:]).strip()
+    outcome = {0: "passed", 1: "FAILED", 3: "unsupported"}.get(result.returncode,
+                                                               f"exit {result.returncode}")
+    return {"job": job.label, "outcome": outcome, "why": why[:1500],
+            "seconds": time.monotonic() - start}
+
+
+def tile_bits(library, deadline):
+    """Programs of the table whose results differ between tiles; and how many were compared."""
+    import torch
+    from check import draw_all
+    from coda_library import CodaError
+    differ, compared = [], 0
+    jobs = {}
+    for job in tile_jobs(library):
+        if job.tile != "general":  # another order of summing: it promises no same bits
+            jobs.setdefault((job.file, job.name, job.sizes), []).append(job.tile)
+    for (file, name, sizes), tiles in jobs.items():
+        if time.monotonic() > deadline:
+            break
+        numbers = {w.split("=")[0]: int(w.split("=")[1]) for w in sizes.split()}
+        first = None
+        for tile in tiles:
+            generator = torch.Generator(device="cuda").manual_seed(1)
+            try:
+                opened = library.open(Path(file), name, numbers, "cuda", tile)
+                tensors = draw_all([opened], {}, "cuda", generator)
+                opened.bind(tensors)()
+                torch.cuda.synchronize()
+            except (CodaError, KeyError) as error:
+                differ.append(f"{name} {sizes} {tile}: {str(error)[:200]}")
+                continue
+            got = {r["name"]: tensors[r["name"]].contiguous().view(-1).view(torch.uint8)
+                   for r in opened.results}
+            if first is None:
+                first = got
+                continue
+            compared += 1
+            differ += [f"{name} {sizes}: {n} of {tile} and {tiles[0]}" for n in got
+                       if not torch.equal(got[n], first[n])]
+    return differ, compared
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", nargs="*", default=["table", "golden", "tiles"],
+                        help="table, golden, tiles")
+    parser.add_argument("--coda", default=str(ROOT / "build" / "coda"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--timeout", type=float, default=120, help="of one job, in seconds")
+    parser.add_argument("--budget", type=float, default=440, help="of everything, in seconds")
+    parser.add_argument("--only", default="", help="jobs whose label holds this")
+    parser.add_argument("--output", help="verify.json in $OUT or bench/results")
+    options = parser.parse_args()
+    start = time.monotonic()
+    deadline = start + options.budget
+    library = None
+    jobs = []
+    if "table" in options.what:
+        jobs += table_jobs()
+    if "golden" in options.what:
+        jobs += golden_jobs()
+    if "tiles" in options.what:
+        from coda_library import Library
+        library = Library()
+        jobs += tile_jobs(library)
+    jobs = [job for job in jobs if options.only in job.label]
+    outcomes, late = [], []
+    with tempfile.TemporaryDirectory() as cache:
+        # One thread each: the reference is what takes the time.
+        environment = {"CODA_CACHE": cache, "CODA_THREADS": "1", **os.environ}
+        with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
+            def one(job):
+                if time.monotonic() > deadline - 30:
+                    return {"job": job.label, "outcome": "not run", "why": "", "seconds": 0}
+                return run(job, options, environment)
+            for done, outcome in enumerate(pool.map(one, jobs), 1):
+                outcomes.append(outcome)
+                if outcome["outcome"] not in ("passed", "not run"):
+                    print(f"[{time.monotonic() - start:5.0f} s] {outcome['outcome']}: "
+                          f"{outcome['job']}: {outcome['why'][:400]}", flush=True)
+                elif done % 50 == 0:
+                    print(f"[{time.monotonic() - start:5.0f} s] {done} of {len(jobs)}", flush=True)
+    differ, compared = ([], 0)
+    if library and options.device == "cuda":
+        differ, compared = tile_bits(library, deadline)
+    count = {}
+    for outcome in outcomes:
+        count[outcome["outcome"]] = count.get(outcome["outcome"], 0) + 1
+    folder = Path(os.environ.get("OUT") or ROOT / "bench" / "results")
+    output = Path(options.output or folder / "verify.json")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({"counts": count, "jobs": outcomes, "tiles_differ": differ,
+                                  "tiles_compared": compared}, indent=1))
+    slowest = max(outcomes, key=lambda o: o["seconds"], default=None)
+    print(f"verify: {count}, {time.monotonic() - start:.0f} s; slowest "
+          f"{slowest and slowest['job']} {slowest and slowest['seconds']:.1f} s")
+    print(f"tiles: {compared} compared, {len(differ)} differ" + "".join(
+        f"\n  {d}" for d in differ[:20]))
+    return 0 if set(count) <= {"passed"} and not differ else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

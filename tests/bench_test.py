@@ -1,0 +1,269 @@
+"""The benchmarks without a GPU: what they count, what they call right, what they write."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coda_command import ROOT, in_double
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+import cases
+import check
+import report
+import verify
+from coda_library import CodaError, Library
+from truth import FORMULAS
+
+TINY = {"M": 70, "N": 130, "K": 24, "F": 66, "D": 130, "V": 100, "Q": 24, "P": 10, "B": 2, "S": 35,
+        "H": 4, "G": 2, "E": 6}
+ALL = cases.all_cases()
+
+
+@pytest.fixture(scope="session")
+def library(binary):
+    path = binary.parent / "libcoda_bench.so"
+    if not path.exists():
+        pytest.fail(f"{path} is not built: ninja -C {binary.parent} coda_bench")
+    return Library(path)
+
+
+def tiny(case):
+    """The case at sizes that plain loops take; D is what its heads add up to nowhere."""
+    return replace(case, shape={name: TINY[name] for name in case.shape})
+
+
+def opened_in_double(library, case):
+    text, names = case.source.text(library, case.shape)
+    text = in_double(text if isinstance(text, str) else text.read_text())
+    text = text.replace("chunks of 4608", "chunks of 32")
+    return [library.open(text, name, case.shape, "reference") for name in names]
+
+
+# ---- what programs compute ----
+
+DISTINCT = list({(repr(c.source), c.formula): c for c in ALL}.values())
+
+
+@pytest.mark.parametrize("case", DISTINCT, ids=lambda c: f"{c.case}-{c.variant}-{c.formula}")
+def test_formula_is_what_the_programs_compute(library, case):
+    case = tiny(case)
+    runs = opened_in_double(library, case)
+    generator = torch.Generator().manual_seed(7)
+    tensors = check.draw_all(runs, {}, "cpu", generator)
+    before = {n: t.clone() for n, t in tensors.items()}
+    for run in runs:
+        run.bind(tensors, "cpu")()
+    want = check.evaluate(case.formula, before)
+    results = {r["name"] for run in runs for r in run.results}
+    shared = results & set(want)
+    assert shared, f"{results} and {set(want)} have nothing in common"
+    assert {r["name"] for r in runs[-1].results} <= shared
+    for name in sorted(shared):
+        assert check.distance(tensors[name], want[name].detach()) < 1e-6, name
+
+
+def test_every_result_of_a_single_program_is_judged(library):
+    for case in DISTINCT:
+        runs = opened_in_double(library, tiny(case))
+        if len(runs) == 1:
+            names = {r["name"] for r in runs[0].results}
+            given = check.draw_all(runs, {}, "cpu", torch.Generator().manual_seed(1))
+            assert names == set(check.evaluate(case.formula, given)) & names, case.label
+
+
+def test_checking_accepts_what_is_right_and_refuses_what_is_not(library):
+    case = tiny(next(c for c in ALL if c.case == "residual_norm"))
+    run = library.open(case.source.file, "residual_norm", case.shape, "reference")
+    tensors = check.draw_all([run], {}, "cpu", torch.Generator().manual_seed(3))
+    bound = run.bind(tensors, "cpu")
+    errors, same = check.check(case, [run], [bound], tensors, "cpu")
+    assert same and all(e["ok"] for e in errors.values()), errors
+    assert set(errors) == {"h", "p", "ss"}
+
+    def unwritten():  # one element stays poison
+        bound()
+        tensors["p"][3, 5] = float("nan")
+    errors, _ = check.check(case, [run], [unwritten], tensors, "cpu")
+    assert errors["h"]["ok"] and not errors["p"]["ok"]
+
+    def moving(count=[0]):
+        bound()
+        count[0] += 1
+        tensors["h"][0, 0] = count[0]
+    assert not check.check(case, [run], [moving], tensors, "cpu")[1]
+
+
+def test_accumulating_results_start_from_the_same_contents_each_time(library):
+    case = tiny(next(c for c in ALL if c.formula == "weight_grad"))
+    run = library.open(case.source.file, "weight_grad", case.shape, "reference")
+    tensors = check.draw_all([run], {}, "cpu", torch.Generator().manual_seed(3))
+    assert tensors["dw"].abs().max() > 0
+    errors, same = check.check(case, [run], [run.bind(tensors, "cpu")], tensors, "cpu")
+    assert same and errors["dw"]["ok"], errors
+
+
+# ---- what is counted ----
+
+@pytest.mark.parametrize("case", [c for c in ALL if c.gemms], ids=lambda c: c.label)
+def test_base_products_do_the_work_of_the_program(library, case):
+    from bench import counts, opened
+    flops, _ = counts(case, opened(library, case))
+    want = sum(g.flops for g in case.gemms)
+    if "V" in case.shape:  # cuBLAS gets a padded vocabulary
+        want = want * case.shape["V"] // cases.padded(case.shape["V"])
+    if case.variant == "chunked":  # backward makes the logits again
+        want = want // 3 * 4
+    assert abs(flops - want) <= 1e-9 * want
+
+
+def test_bytes_are_each_tensor_once(library):
+    from bench import counts, opened
+    case = next(c for c in ALL if c.case == "residual_norm" and c.width == 2048)
+    m, n, k = 16384, 2048, 2048
+    want = 2 * (m * k + n * k + m * n + n) + 2 * 2 * m * n + 4 * m * (n // 64)
+    assert counts(case, opened(library, case))[1] == want
+    case = next(c for c in ALL if c.formula == "weight_grad" and c.width == 2048)
+    want = 2 * (m * n + m * k) + 2 * 4 * n * k  # the gradient is read and written
+    assert counts(case, opened(library, case))[1] == want
+
+
+def test_goals_of_the_table_are_there():
+    goals = {(c.case, c.width): c.goal for c in ALL if c.part in ("fused", "rope", "layer")}
+    assert goals["residual_norm", 8192] == 0.95 and goals["norm_swiglu", 2048] == 0.93
+    assert goals["qk_norm_rope", 4096] == 0.985 and goals["layer_forward_backward", 8192] == 0.975
+    assert {w: -(-8 * w // 3 // 256) * 256 for w in cases.WIDTHS} == cases.HIDDEN
+
+
+def test_labels_tell_rows_apart():
+    keys = [(c.part, c.case, c.variant, str(c.shape)) for c in ALL]
+    assert len(set(keys)) == len(keys)
+
+
+def test_dry_run_lists_every_row(binary):
+    run = subprocess.run([str(binary), "bench", "--dry-run"], capture_output=True, text=True,
+                         env={"PATH": f"{sys.prefix}/bin:/usr/bin:/bin"})
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == f"{len(ALL)} rows"
+    line = next(x for x in run.stdout.splitlines() if "layer_forward B=2 S=8192 D=2048" in x)
+    assert "[16384, 11264, 2048]" in line and " 4 " in line
+
+
+def test_without_a_gpu_the_command_says_so(binary):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    run = subprocess.run([str(binary), "bench", "gemm"], capture_output=True, text=True)
+    assert run.returncode == 3 and "GPU" in run.stderr, run.stderr
+
+
+def test_a_name_that_is_none_is_refused(binary):
+    run = subprocess.run([str(binary), "bench", "--dry-run", "residual"], capture_output=True,
+                         text=True)
+    assert run.returncode != 0 and "residual_norm" in run.stderr
+
+
+# ---- what is written ----
+
+def row(case="gemm", m=1, **more):
+    return {"part": "gemm", "case": case, "variant": "", "width": 2048, "shape": {"M": m},
+            "label": f"{case} M={m}", "base": "cublas", "sustained": 0.95, "burst": 1.01,
+            "rivals": {"torch.compile": {"sustained": 1.2, "burst": 1.3}}, "flops": 10, "bytes": 5,
+            "ms": 1.0, "goal": 1.0, "met": True, "correct": True, "goal_text": "goal 1.000",
+            **more}
+
+
+def file_of(*rows, **more):
+    return {"date": "2026-01-02", "gpu": "H200", "driver": "1", "versions": {}, "clocks": {},
+            "peak_tflops": 700.0, "copy_bandwidth": 4.2e12, "rows": list(rows), "not_run": [],
+            **more}
+
+
+def test_files_are_checked_against_the_schema():
+    assert report.problems(file_of(row())) == []
+    assert report.problems({**file_of(), "gpu": 3}) == ["gpu is 3"]
+    bad = row()
+    del bad["burst"]
+    assert report.problems(file_of(bad)) == ["gemm: burst is None"]
+    assert "has no times" in report.problems(file_of(row(rivals={"x": {}})))[0]
+    assert report.problems(file_of(row(rivals={"x": {"failed": "why"}}))) == []
+
+
+def test_parts_merge_into_one_file(tmp_path):
+    path = tmp_path / "results" / "h200.json"
+    report.save(file_of(row(m=1), row(m=2), not_run=["gemm M=3", "other"]), path)
+    report.save(file_of(row(m=2, sustained=0.9), row(m=3), compile={"a": {"cold": 1}}), path)
+    report.save(file_of(row("rope"), compile={"b": {"cold": 2}}), path)
+    whole = json.loads(path.read_text())
+    assert [(r["case"], r["shape"]["M"], r["sustained"]) for r in whole["rows"]] == [
+        ("gemm", 1, 0.95), ("gemm", 2, 0.9), ("gemm", 3, 0.95), ("rope", 1, 0.95)]
+    assert whole["not_run"] == ["other"] and set(whole["compile"]) == {"a", "b"}
+    assert [p.name for p in path.parent.iterdir()] == ["h200.json"]
+    with pytest.raises(ValueError):
+        report.save({**file_of(), "rows": [{"case": "x"}]}, path)
+    assert json.loads(path.read_text()) == whole
+
+
+def test_summary_names_what_was_missed():
+    text = report.summary(file_of(row(sustained=0.9), row(m=2, sustained=1.01, met=False),
+                                  row(m=3, correct=False, met=None), not_run=["late"]))
+    assert "worst 1.010" in text and "missed: gemm M=2" in text and "wrong: gemm M=3" in text
+    assert "1 of 2 met" in text and "not run: 1: late" in text
+    assert "1.010!" in report.line(row(sustained=1.01, met=False))
+
+
+def test_geomean_is_geometric():
+    assert report.geomean([0.5, 2.0]) == pytest.approx(1.0)
+    assert report.geomean([]) is None
+
+
+# ---- verification on the device, here on the CPU ----
+
+def test_jobs_cover_the_table_and_all_golden_schedules():
+    table = json.loads((ROOT / "tests" / "cases.json").read_text())["cases"]
+    jobs = list(verify.table_jobs())
+    assert {(j.file.rsplit("/", 1)[1], j.name) for j in jobs} == {
+        tuple(c["program"].split(":")) for c in table}
+    schedules = sum(path.read_text().count("\nschedule ")
+                    for path in (ROOT / "tests" / "golden").glob("*.coda"))
+    assert len({(j.file, j.name) for j in verify.golden_jobs()}) == schedules
+
+
+def test_verify_judges_with_the_command(binary, tmp_path):
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "verify.py"), "table", "golden", "--device", "cpu",
+         "--coda", str(binary), "--seeds", "1", "--only", "row_scale", "--workers", "2",
+         "--output", str(tmp_path / "verify.json")], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    outcomes = json.loads((tmp_path / "verify.json").read_text())
+    assert outcomes["counts"] == {"passed": 5}  # three sizes, one of them in two more dtypes
+
+
+# ---- the library for ctypes ----
+
+def test_errors_come_through_with_their_text(library):
+    with pytest.raises(CodaError, match="K"):
+        library.open(cases.PROGRAMS / "linear.coda", "linear", {"M": 2, "N": 3})
+    with pytest.raises(CodaError, match="residual_norm"):
+        library.open(cases.PROGRAMS / "norm.coda", "residual_nor", {})
+    run = library.open(cases.PROGRAMS / "linear.coda", "linear", {"M": 2, "N": 3, "K": 4},
+                       "reference")
+    with pytest.raises(CodaError, match="x is"):
+        run.bind({"x": torch.zeros(2, 5), "w": torch.zeros(3, 4), "y": torch.zeros(2, 3)}, "cpu")
+
+
+def test_strides_reach_the_program(library):
+    run = library.open("program f(x: f32[M, K], w: f32[N, K]) -> (y: f32[M, N]) { y = x @ w }", "f",
+                       {"M": 2, "N": 3, "K": 4}, "reference")
+    x, w = torch.randn(4, 2).t(), torch.randn(3, 7)[:, 1:5]
+    y = torch.zeros(2, 6)[:, ::2]
+    run.bind({"x": x, "w": w, "y": y}, "cpu")()
+    torch.testing.assert_close(y, x @ w.t())
+
+
+def test_every_formula_is_used():
+    used = {c.formula for c in ALL}
+    assert set(FORMULAS) - used == {"linear_cross_entropy"}, "left over"
