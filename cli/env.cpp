@@ -63,9 +63,11 @@ nlohmann::json describe() {
 // The objects of describe(), as a person reads them.
 std::string gpu_text(const nlohmann::json& gpu) {
   if (gpu.contains("problem")) return "none: " + gpu["problem"].get<std::string>();
+  const std::int64_t megahertz = gpu["clock_khz"].get<std::int64_t>() / 1000;
+  // Some drivers do not say.
+  const std::string clock = megahertz > 0 ? " at " + std::to_string(megahertz) + " MHz" : "";
   return gpu["name"].get<std::string>() + ", " + gpu["architecture"].get<std::string>() + ", " +
-         gpu["processors"].dump() + " processors at " +
-         std::to_string(gpu["clock_khz"].get<std::int64_t>() / 1000) + " MHz, " +
+         gpu["processors"].dump() + " processors" + clock + ", " +
          cuda::readable_bytes(gpu["memory"].get<std::int64_t>()) + ", driver for CUDA " +
          gpu["driver_cuda"].get<std::string>();
 }

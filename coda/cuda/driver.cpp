@@ -227,10 +227,13 @@ void Driver::check(Result result, std::string_view call, std::string_view progra
       }
       throw Unsupported(text);
     }
+    case Result::invalid_image:
     case Result::no_binary_for_gpu:
     case Result::unsupported_ptx:
-      throw Unsupported(text + "; the kernel was compiled for another architecture than " +
-                        facts_.target.architecture + ": build it again on this machine");
+      throw Unsupported(text + "; the kernel was compiled for another GPU than " +
+                        facts_.target.architecture + ", or by a newer CUDA than the driver's " +
+                        cuda_version(facts_.driver) +
+                        ": update the driver, or set CODA_NVRTC to a libnvrtc of that version");
     case Result::launch_out_of_resources:
       throw InternalError(text +
                           "; the kernel asks for more registers or shared memory than a "
