@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "coda/backend/memory.h"
 #include "coda/check/check.h"
@@ -62,6 +63,16 @@ class Backend {
   virtual std::optional<std::string> refusal(const Checked& program, const Sizes& sizes) const = 0;
   // Throws Unsupported with the refusal.
   virtual Kernel compile(const Checked& program, const Sizes& sizes) const = 0;
+  // The same of several, in their order; for backends that compile them beside one another.
+  struct Request {
+    Checked program;
+    Sizes sizes;
+  };
+  virtual std::vector<Kernel> compile_all(std::span<const Request> requests) const {
+    std::vector<Kernel> kernels;
+    for (const Request& each : requests) kernels.push_back(compile(each.program, each.sizes));
+    return kernels;
+  }
   // Where its kernels' tensors and scratch live.
   virtual Memory memory() const { return host_memory(); }
 };

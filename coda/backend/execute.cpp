@@ -70,8 +70,8 @@ void Executable::run_call(const Call& call, std::int64_t first, const Bound& bou
     for (const Slot& slot : slots) all.push_back(tensor(slot, first, bound));
     return all;
   };
-  call.kernel->run(tensors(call.inputs), tensors(call.outputs),
-                   bound.scratch.subspan(kernel_scratch_offset_), bound.stream);
+  kernels_[call.kernel].run(tensors(call.inputs), tensors(call.outputs),
+                            bound.scratch.subspan(kernel_scratch_offset_), bound.stream);
 }
 
 // `run` is called for each call with its step, and the first element of its chunk.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,7 +48,7 @@ class Executable {
   };
   struct Call {
     std::string name;
-    std::shared_ptr<const Kernel> kernel;
+    std::size_t kernel = 0;
     std::vector<Slot> inputs, outputs;
   };
   // Calls [begin, end) run for each chunk; theirs is the full one.
@@ -84,6 +83,7 @@ class Executable {
   std::string name_;
   Memory memory_;
   std::vector<Expected> params_, results_;
+  std::vector<Kernel> kernels_;
   std::vector<Call> calls_;  // one for each step
   std::vector<Loop> loops_;  // in order
   std::size_t kernel_scratch_offset_ = 0;

@@ -46,8 +46,13 @@ class Executable::Planner {
       if (places_.at(result.name).stored) continue;
       throw InternalError("no step of " + schedule_.name + " stores `" + result.name + "`");
     }
+    to_.kernels_ = backend_.compile_all(requests_);
+    std::size_t kernel_scratch = 0;
+    for (const Kernel& kernel : to_.kernels_) {
+      kernel_scratch = std::max(kernel_scratch, kernel.scratch_bytes());
+    }
     to_.kernel_scratch_offset_ = arena_.end();
-    to_.scratch_bytes_ = arena_.end() + aligned(kernel_scratch_);
+    to_.scratch_bytes_ = arena_.end() + aligned(kernel_scratch);
   }
 
  private:
@@ -296,24 +301,25 @@ class Executable::Planner {
     }
   }
 
-  std::shared_ptr<const Kernel> kernel_of(const Program& program, const Sizes& sizes) {
-    Compiled now{.program = nameless(program), .sizes = bind_sizes(program, sizes), .kernel = {}};
-    auto& same = kernels_[now.program.hash()];
-    for (const Compiled& known : same) {
+  // The index of what runs it; compiled once everything has its place.
+  std::size_t kernel_of(const Program& program, const Sizes& sizes) {
+    Wanted now{.program = nameless(program), .sizes = bind_sizes(program, sizes)};
+    auto& same = wanted_[now.program.hash()];
+    for (const Wanted& known : same) {
       if (known.sizes == now.sizes && known.program == now.program) return known.kernel;
     }
-    now.kernel = std::make_shared<const Kernel>(backend_.compile(check(program), now.sizes));
-    kernel_scratch_ = std::max(kernel_scratch_, now.kernel->scratch_bytes());
+    now.kernel = requests_.size();
+    requests_.push_back({check(program), now.sizes});
     same.push_back(std::move(now));
     return same.back().kernel;
   }
 
   static constexpr std::size_t kReleased = static_cast<std::size_t>(-1);
 
-  struct Compiled {
+  struct Wanted {
     Program program;  // nameless
     Sizes sizes;
-    std::shared_ptr<const Kernel> kernel;
+    std::size_t kernel = 0;
   };
 
   const Schedule& schedule_;
@@ -321,11 +327,11 @@ class Executable::Planner {
   const Sizes& sizes_;
   Executable& to_;
   Arena arena_;
-  std::size_t kernel_scratch_ = 0;
   std::map<std::string, Place> places_;
   std::map<std::string, std::size_t> last_use_;
   std::set<std::string> leaves_;  // of a loop: what is not of one chunk alone
-  std::unordered_map<std::size_t, std::vector<Compiled>> kernels_;
+  std::unordered_map<std::size_t, std::vector<Wanted>> wanted_;
+  std::vector<Backend::Request> requests_;
 };
 
 Executable::Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes) {

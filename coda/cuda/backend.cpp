@@ -10,6 +10,7 @@
 
 #include "coda/check/bind.h"
 #include "coda/core/error.h"
+#include "coda/core/pool.h"
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/driver.h"
 #include "coda/cuda/launch.h"
@@ -143,6 +144,17 @@ class Cuda final : public Backend {
                       auto params, auto results, auto scratch,
                       coda::Stream stream) { compiled->run(params, results, scratch, stream); },
                   bytes, std::move(note));
+  }
+
+  std::vector<Kernel> compile_all(std::span<const Request> requests) const override {
+    std::vector<std::optional<Kernel>> made(requests.size());
+    parallel_for(static_cast<std::int64_t>(requests.size()), 0, [&](std::int64_t i, int) {
+      const Request& request = requests[static_cast<std::size_t>(i)];
+      made[static_cast<std::size_t>(i)].emplace(compile(request.program, request.sizes));
+    });
+    std::vector<Kernel> kernels;
+    for (std::optional<Kernel>& each : made) kernels.push_back(*std::move(each));
+    return kernels;
   }
 
   Memory memory() const override { return shared_->memory; }

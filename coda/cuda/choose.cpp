@@ -7,39 +7,70 @@
 
 #include "coda/check/bind.h"
 #include "coda/core/error.h"
-#if __has_include("coda/cuda/gemm.h")
 #include "coda/cuda/gemm.h"
-#endif
+#include "coda/cuda/general.h"
 #if __has_include("coda/cuda/stream.h")
 #include "coda/cuda/stream.h"
-#endif
-#if __has_include("coda/cuda/general.h")
-#include "coda/cuda/general.h"
 #endif
 
 namespace coda::cuda {
 namespace {
 
 constexpr std::int64_t kEnoughAlignment = 16;  // bytes
+constexpr const char* kGeneral = "general";
+
+// The candidate of that text; nullopt, with reasons, where only these layouts have none such.
+std::optional<GemmTile> pinned_tile(const Checked& checked, const Sizes& sizes,
+                                    std::span<const Layout> layouts, const Target& target,
+                                    const std::string& text, std::vector<std::string>& reasons) {
+  const auto find = [&](const std::vector<GemmTile>& tiles) -> std::optional<GemmTile> {
+    const auto found = std::ranges::find(tiles, text, &GemmTile::text);
+    return found == tiles.end() ? std::nullopt : std::optional(*found);
+  };
+  if (const auto tile = find(gemm_tiles(checked, sizes, layouts, target, reasons))) return tile;
+  const auto dense =
+      canonical_layouts(checked.program(), sizes, dense_layouts(checked.program(), sizes));
+  std::vector<std::string> why;
+  const std::vector<GemmTile> tiles = gemm_tiles(checked, sizes, dense, target, why);
+  if (find(tiles)) return std::nullopt;
+  std::string known;
+  for (const GemmTile& tile : tiles) known += tile.text() + ", ";
+  std::string message = "`" + text + "` is no candidate for " + checked.program().name();
+  for (const std::string& each : why) message += "; " + each;
+  throw ProgramError(std::move(message), "give one of: " + known + kGeneral);
+}
+
+std::optional<Plan> fast_plan(const Checked& checked, const Sizes& sizes,
+                              std::span<const Layout> layouts, const Target& target,
+                              const PlanOptions& options, std::vector<std::string>& reasons) {
+  if (options.tile == kGeneral) return std::nullopt;
+  switch (checked.kind()) {
+    case KernelKind::gemm: {
+      if (options.tile.empty()) {
+        return plan_gemm(checked, sizes, layouts, target, nullptr, reasons);
+      }
+      const auto tile = pinned_tile(checked, sizes, layouts, target, options.tile, reasons);
+      if (!tile) return std::nullopt;
+      return plan_gemm(checked, sizes, layouts, target, &*tile, reasons);
+    }
+    case KernelKind::stream:
+#if __has_include("coda/cuda/stream.h")
+      return plan_stream(checked, sizes, layouts, target, reasons);
+#endif
+    case KernelKind::opaque:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
 Plan choose_plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
                  const Target& target, const PlanOptions& options) {
   std::vector<std::string> reasons;
-  std::optional<Plan> plan;
-#if __has_include("coda/cuda/stream.h")
-  if (options.tile != "general" && checked.kind() == KernelKind::stream) {
-    plan = plan_stream(checked, sizes, layouts, target, reasons);
-  }
-#endif
-#if __has_include("coda/cuda/general.h")
+  std::optional<Plan> plan = fast_plan(checked, sizes, layouts, target, options, reasons);
   if (!plan) plan = plan_general(checked, sizes, layouts, target);
-#else
-  if (!plan) throw Unsupported("program " + checked.program().name() + ": no planner yet");
-#endif
   plan->notes.insert(plan->notes.begin(), reasons.begin(), reasons.end());
-  (void)options, (void)sizes, (void)layouts, (void)target;
   return *std::move(plan);
 }
 

@@ -10,12 +10,13 @@
 namespace coda::cuda {
 
 struct PlanOptions {
-  std::string tile;  // "128x192": that candidate; "general": the predicated path; empty: chosen
+  // "128x192": that candidate for products; "general": the predicated path; empty: chosen.
+  std::string tile;
 };
 
 // A product goes to plan_gemm, a stream to plan_stream, and to plan_general what is neither or what
 // these refused; their reasons then stand in the notes. Throws ProgramError where the pinned tile
-// is no candidate, and Unsupported, with the program's name, where no planner takes the program.
+// is no candidate for dense tensors, and Unsupported where no planner takes the program.
 Plan choose_plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
                  const Target& target, const PlanOptions& options = {});
 
