@@ -82,8 +82,8 @@ def test_env_says_what_the_gpu_is(binary, driver):
 ])
 def test_env_says_why_there_is_no_gpu_and_a_run_says_the_same(binary, driver, variables, problem):
     assert problem in gpu(binary, driver, **variables)["problem"]
-    command = run(binary, "run", "norm.coda", "random", "--program", "norm_weight", "--device", "cuda",
-                  "--size", "M=2", "N=2", LD_LIBRARY_PATH=str(driver), **variables)
+    command = run(binary, "run", "norm.coda", "random", "--program", "norm_weight", "--device",
+                  "cuda", "--size", "M=2", "N=2", LD_LIBRARY_PATH=str(driver), **variables)
     assert command.returncode == 3 and problem in command.stderr, command.stderr
 
 
