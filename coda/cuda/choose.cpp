@@ -9,9 +9,7 @@
 #include "coda/core/error.h"
 #include "coda/cuda/gemm.h"
 #include "coda/cuda/general.h"
-#if __has_include("coda/cuda/stream.h")
 #include "coda/cuda/stream.h"
-#endif
 
 namespace coda::cuda {
 namespace {
@@ -54,9 +52,7 @@ std::optional<Plan> fast_plan(const Checked& checked, const Sizes& sizes,
       return plan_gemm(checked, sizes, layouts, target, &*tile, reasons);
     }
     case KernelKind::stream:
-#if __has_include("coda/cuda/stream.h")
       return plan_stream(checked, sizes, layouts, target, reasons);
-#endif
     case KernelKind::opaque:
       return std::nullopt;
   }
