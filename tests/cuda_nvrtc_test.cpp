@@ -214,7 +214,8 @@ TEST(NvrtcLog, WithoutAnErrorLineIsSaidWhole) {
 TEST(DeviceFiles, AreTheTextsOfTheFolder) {
   ASSERT_FALSE(device_files().empty());
   for (const DeviceFile& file : device_files()) {
-    EXPECT_EQ(file.text, read_file(std::string(CODA_SOURCE_DIR) + "/coda/device/" + file.name));
+    EXPECT_TRUE(file.text == read_file(std::string(CODA_SOURCE_DIR) + "/coda/device/" + file.name))
+        << file.name;
     EXPECT_FALSE(has(file.text, "#include <")) << file.name << " needs a toolkit";
   }
 }
