@@ -269,10 +269,12 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     }
   }
   page.slot_bytes = bytes;
+  page.wide = loads && problem.head == 0;
   const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
   page.stages =
-      static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 1024) / stage));
-  const std::int64_t left = target.shared - page.stages * stage - 1024;
+      static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 4096) / stage));
+  const std::int64_t row_bytes = 2 * kTileRows * rows.bytes();
+  const std::int64_t left = target.shared - page.stages * stage - 1024 - row_bytes;
   page.slots = static_cast<int>(std::min<std::int64_t>(16, left / page.slot_bytes) / 2 * 2);
   if (!any) page.slots = 2, page.slot_bytes = 1024;
   if (static_cast<std::int64_t>(most) > page.slots) {
@@ -331,7 +333,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   launch.grid = {target.processors, 1, 1};
   launch.block = 384;
   launch.shared = page.stages * stage + static_cast<std::int64_t>(page.slots) * page.slot_bytes +
-                  page.stages * 16 + page.slots * 24 + 16;
+                  page.stages * 16 + page.slots * 24 + 16 + row_bytes;
   plan.launches = {std::move(launch)};
   plan.notes.push_back(
       std::to_string(page.stages) + " stages, " + std::to_string(page.slots) + " slots of " +

@@ -50,14 +50,14 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
     if (space.slots[i].load.empty()) continue;
     out += "      if constexpr (kSlot == " + std::to_string(i) + ") " + space.slots[i].load + "\n";
   }
-  out +=
-      std::string("    }\n    template <int kSlot>\n    ") + kHook + "void store(" + arguments +
-      "u32 from, int row, int unit,\n                                              int lane) {\n";
+  out += std::string("    }\n    template <int kSlot>\n    ") + kHook + "void store(" + arguments +
+         "u32 from, int row, int unit,\n                                              int lane_id) "
+         "{\n";
   for (std::size_t i = 0; i < space.slots.size(); ++i) {
     const SlotUse& slot = space.slots[i];
     if (!slot.store.empty()) {
       out += "      if constexpr (kSlot == " + std::to_string(i) +
-             ") {\n        if (lane == 0) {\n" + "          " + slot.store +
+             ") {\n        if (lane_id == 0) {\n" + "          " + slot.store +
              "\n          tma_commit();\n          tma_wait_read();\n        }\n      }\n";
     } else if (!slot.drain.empty()) {
       out += "      if constexpr (kSlot == " + std::to_string(i) + ") {\n" +
@@ -65,38 +65,44 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
     }
   }
   out += std::string("    }\n    ") + kHook + "Columns columns(" + arguments +
-         "int unit, int lane) {\n      Columns out;\n" + space.column_code +
+         "int unit, int lane_id) {\n      Columns out;\n" + space.column_code +
          "      return out;\n    }\n";
   out +=
       std::string("    template <int N>\n    ") + kHook + "void unit(" + arguments +
       "const Rows& rows,\n        const Columns& columns, State& state, const float (&acc)[N], " +
-      "int h, int i, const u32* slot,\n        int row0, int unit, int warp, int lane) {\n";
+      "int h, int i, const u32* slot,\n        int row0, int unit, int warp, int lane_id) {\n";
   const int row_bytes = page.shape.head != 0 || page.shape.unit == 32 ? 64 : 128;
-  out += "      const MatrixLane<" + std::to_string(row_bytes) + "> matrices(warp * 16, lane);\n";
-  out += "      const PairLane pairs(warp * 16, lane);\n";
-  out += "      const int first_row = row0 + warp * 16 + lane / 4;\n";
-  out += "      const int row_count = P::row_count(args, s), column_count = P::columns(args, s);\n";
+  out += "      [[maybe_unused]] const MatrixLane<" + std::to_string(row_bytes) +
+         "> matrices(warp * 16, lane_id);\n";
+  out += "      [[maybe_unused]] const PairLane pairs(warp * 16, lane_id);\n";
+  out += "      [[maybe_unused]] const int first_row = row0 + warp * 16 + lane_id / 4;\n";
+  out +=
+      "      [[maybe_unused]] const int row_count = P::row_count(args, s);\n      [[maybe_unused]] "
+      "const int column_count = P::columns(args, s);\n";
   out += indented(space.before, "");
   out += "#pragma unroll\n      for (int j = 0; j < " +
          std::to_string(page.shape.head != 0 ? 2 : page.shape.unit / 16) + "; j++) {\n";
   if (page.shape.head != 0) {
     const std::string sub = std::to_string(page.shape.head / 64);
-    out += "        const int column = unit / " + sub + " * " + std::to_string(page.shape.head) +
-           " + unit % " + sub + " * 32 + j * 16 + (lane % 4) * 2;\n";
+    out += "        [[maybe_unused]] const int column = unit / " + sub + " * " +
+           std::to_string(page.shape.head) + " + unit % " + sub +
+           " * 32 + j * 16 + (lane_id % 4) * 2;\n";
   } else {
-    out += "        const int column = unit * " + std::to_string(page.shape.unit) +
-           " + j * 16 + (lane % 4) * 2;\n";
+    out += "        [[maybe_unused]] const int column = unit * " + std::to_string(page.shape.unit) +
+           " + j * 16 + (lane_id % 4) * 2;\n";
   }
   out += space.chunk + "      }\n" + space.after + "    }\n";
   out += std::string("    ") + kHook + "void finish(" + arguments +
-         "const Rows (&row_values)[2],\n        State& state, int row, int first_column, int lane) "
+         "u32 rows_at,\n        State& state, int row, int first_column, int lane_id) "
          "{\n";
-  out += "      const int row_count = P::row_count(args, s), column_count = P::columns(args, s);\n";
-  out += "      const bool first = first_column == 0;\n" + space.finish_once;
+  out +=
+      "      [[maybe_unused]] const int row_count = P::row_count(args, s);\n      [[maybe_unused]] "
+      "const int column_count = P::columns(args, s);\n";
+  out += "      [[maybe_unused]] const bool first = first_column == 0;\n" + space.finish_once;
   if (!space.finish.empty()) {
     out +=
-        "#pragma unroll\n      for (int i = 0; i < 2; i++) {\n        const Rows& rows = "
-        "row_values[i];\n" +
+        "#pragma unroll\n      for (int i = 0; i < 2; i++) {\n        const Rows rows = "
+        "P::rows(rows_at + i * 64 * kRowBytes);\n" +
         space.finish + "      }\n";
   }
   return out + "    }\n  };\n\n";
@@ -104,7 +110,7 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
 
 }  // namespace
 
-std::string gemm_page(const GemmPage& page, const GemmFields& fields, const RowsText& rows,
+std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& rows,
                       const Arguments& arguments) {
   std::string out =
       "// " + page.name + ": one kernel for sm_90a.\n//\n" + indented(page.text, "// ");
@@ -126,6 +132,8 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, const Rows
   constant("kPairs", page.shape.pairs, "products that share the left operand");
   constant("kUnitColumns", page.shape.unit, "of results in a unit");
   constant("kHeads", page.shape.head / 64, "units of a head; 0: units are plain");
+  constant("kConsumerRegisters", page.wide ? 240 : 232, "");
+  constant("kProducerRegisters", page.wide ? 24 : 40, "");
   out += std::string("  static constexpr bool kMnMajorA = ") +
          (page.mn_major_a ? "true" : "false") +
          ", kMnMajorB = " + (page.mn_major_b ? "true" : "false") + ";\n";
@@ -146,10 +154,14 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, const Rows
 
   out += "\n  // What a row of a tile needs: rows first_row and first_row + 8.\n  struct Rows {\n" +
          rows.fields() + "  };\n";
+  constant("kRowBytes", rows.bytes(), "in shared memory");
   out += std::string("  ") + kHook +
-         "Rows rows(const Arguments& args, int s, int first_row, bool " +
-         "first, int lane) {\n    Rows out;\n    const long long count = row_count(args, s);\n";
-  out += "#pragma unroll\n" + indented(rows.code(), "    ") + "    return out;\n  }\n";
+         "void put_rows(const Arguments& args, int s, int first_row, bool first, int lane_id, u32 "
+         "to) {\n"
+         "    const long long count = row_count(args, s);\n" +
+         indented(rows.code(), "    ") + "  }\n";
+  out += std::string("  ") + kHook + "Rows rows(u32 from) {\n    Rows out;\n#pragma unroll\n" +
+         "    for (int h = 0; h < 2; h++) {\n" + rows.reads() + "    }\n    return out;\n  }\n";
   out += "\n  // Results that are no part of a tile.\n";
   out += std::string("  ") + kHook +
          "void side(const Arguments& args, long long thread, long long " + "threads) {\n" +

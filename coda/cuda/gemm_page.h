@@ -21,7 +21,8 @@ struct GemmPage {
   bool mn_major_a = false, mn_major_b = false;
   Precision precision = Precision::exact;
   std::vector<SpaceText> spaces;
-  int maps = 0;  // of each space, at most
+  int maps = 0;       // of each space, at most
+  bool wide = false;  // consumers have 240 registers, which leaves producers 24
 };
 
 // The expressions by which the page reads its argument, in the order of the spaces (or terms).
@@ -30,7 +31,7 @@ struct GemmFields {
   std::vector<std::string> rows, columns, k_tiles;
 };
 
-std::string gemm_page(const GemmPage& page, const GemmFields& fields, const RowsText& rows,
+std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& rows,
                       const Arguments& arguments);
 
 }  // namespace coda::cuda

@@ -301,7 +301,7 @@ std::string_view between(std::string_view line, std::string_view before, std::st
 
 std::vector<std::string> compile_flags(const CompileOptions& options) {
   std::vector<std::string> flags = {"--gpu-architecture=" + options.architecture, "--std=c++17",
-                                    "--ptxas-options=-v"};
+                                    "--device-as-default-execution-space", "--ptxas-options=-v"};
   flags.insert(flags.end(), options.flags.begin(), options.flags.end());
   return flags;
 }

@@ -77,11 +77,66 @@ TileText::TileText(const Places& places, std::span<const Layout> layouts, Argume
       space_(space_index),
       precision_(precision_of(places.program())) {
   if (real_lane(program_) != Lane::f32) throw Refusal{"f64"};
+  // The names that the page has already.
+  for (const Op op : all_ops()) taken_.insert(std::string(coda::name_of(op)));
+  for (const char* name : {"acc",
+                           "accumulator",
+                           "args",
+                           "column",
+                           "column_count",
+                           "column_index",
+                           "column_of",
+                           "column_sum",
+                           "columns",
+                           "exact",
+                           "fast",
+                           "first",
+                           "first_column",
+                           "first_row",
+                           "h",
+                           "i",
+                           "inside_columns",
+                           "inside_rows",
+                           "j",
+                           "lane",
+                           "lane_id",
+                           "load_column",
+                           "load_tile",
+                           "matrices",
+                           "pairs",
+                           "quad_sum",
+                           "round_to",
+                           "row",
+                           "row0",
+                           "row_count",
+                           "rows",
+                           "s",
+                           "scalar",
+                           "slot",
+                           "state",
+                           "tile_of",
+                           "unit",
+                           "warp"}) {
+    taken_.insert(name);
+  }
 }
 
 SpaceText TileText::run() {
-  // Inputs that are also results first, so that a slot is loaded and stored in place.
-  for (const int result : places_.space().results) store_result(static_cast<std::size_t>(result));
+  // What is known of a row on the way is stored from there; so results without a tile come last.
+  std::vector<std::size_t> rest;
+  for (const int result : places_.space().results) {
+    const auto index = static_cast<std::size_t>(result);
+    const Value value = program_.results()[index].value;
+    const bool whole = has_rows(value) && columns_of(value) != Columns::none;
+    if (whole || on_tile(value)) {
+      store_result(index);
+    } else {
+      rest.push_back(index);
+    }
+  }
+  for (const std::size_t index : rest) {
+    rows_.store(places_.space_index(), index, static_cast<int>(program_.params().size() + index));
+  }
   return std::move(out_);
 }
 
@@ -96,6 +151,13 @@ void TileText::refuse(Value value, const std::string& why) const {
 bool TileText::has_rows(Value value) const {
   const std::vector<Role>& roles = places_.checked().roles(places_.space_index(), value);
   return std::ranges::find(roles, Role::row) != roles.end();
+}
+
+// Does it stand on an accumulator?
+bool TileText::on_tile(Value value) const {
+  if (is_accumulator(places_.space(), value)) return true;
+  if (program_.is_param(value)) return false;
+  return std::ranges::any_of(node_of(value).args, [&](Value arg) { return on_tile(arg); });
 }
 
 TileText::Columns TileText::columns_of(Value value) const {
@@ -183,13 +245,7 @@ TileText::Held TileText::lower_node(Value value) {
     return {Where::row, lane, {"scalar(" + literal(node.attr.number, lane) + ")"}};
   }
   // What stands on no accumulator and has no columns is known once a row.
-  const auto on_tile = [&](auto&& self, Value v) -> bool {
-    if (is_accumulator(space, v)) return true;
-    if (program_.is_param(v)) return false;
-    return std::ranges::any_of(node_of(v).args, [&](Value arg) { return self(self, arg); });
-  };
-  const bool reduces_inputs = !on_tile(on_tile, value);
-  if (!columns && reduces_inputs) {
+  if (!columns && !on_tile(value)) {
     const Lane lane = lane_of(program_, value, real_);
     return {Where::row, lane, {row_field(value, lane)}};
   }
@@ -279,10 +335,10 @@ TileText::Held TileText::lower_column_vector(Value value) {
     const std::string chunks = std::to_string(shape_.unit / 16);
     out_.column_fields += "      ColumnPairs<" + chunks + "> " + field + ";\n";
     out_.column_code += "      out." + field + " = load_columns<" + chunks + ">(" + pointer +
-                        ", unit * " + std::to_string(shape_.unit) + " + (lane % 4) * 2, " + period +
-                        ");\n";
+                        ", unit * " + std::to_string(shape_.unit) + " + (lane_id % 4) * 2, " +
+                        period + ");\n";
     return name_parts(value, Where::chunk, lane,
-                      {"column<" + std::string(dtype == DType::bf16 ? "Bf16Pair" : "F16Pair") +
+                      {"column_of<" + std::string(dtype == DType::bf16 ? "Bf16Pair" : "F16Pair") +
                        ">(columns." + field + ", j)"});
   }
   const std::string stride = arguments_.number(name + "_step", line->stride);
@@ -371,7 +427,7 @@ TileText::Held TileText::lower_block_reduce(Value value) {
     out_.before += "        float " + name + "[" + std::to_string(shape_.unit / 16) + "];\n";
     out_.chunk += comment(value);
     out_.chunk += "        " + name + "[j] = column_sum(" +
-                  masked(operand.parts[0], value, "0.0f", true) + ", lane);\n";
+                  masked(operand.parts[0], value, "0.0f", true) + ", lane_id);\n";
     return {Where::block, Lane::f32, {name}};
   }
   if (!place || place->inner != 1 || place->extent != places_.columns()) {
@@ -412,8 +468,8 @@ TileText::Held TileText::lower_pick(Value value) {
                 ids.parts[0] + ", column, column_count);\n";
   std::string row_ids = ids.parts[0];
   out_.finish += "        const bool " + name + "_here[2] = {state." + name +
-                 "_picked.here(i, 0, " + row_ids + ", first, column_count, lane), state." + name +
-                 "_picked.here(i, 1, " + row_ids + ", first, column_count, lane)};\n";
+                 "_picked.here(i, 0, " + row_ids + ", first, column_count, lane_id), state." +
+                 name + "_picked.here(i, 1, " + row_ids + ", first, column_count, lane_id)};\n";
   out_.finish += "        const Row " + name + " = state." + name + "_picked.value(i);\n";
   picked_ = name + "_here";
   return {Where::picked, Lane::f32, {name}};
@@ -424,14 +480,8 @@ TileText::Held TileText::lower_pick(Value value) {
 void TileText::store_result(std::size_t index) {
   const Result& result = program_.results()[index];
   const Value value = result.value;
-  const bool rows = has_rows(value);
-  if (columns_of(value) == Columns::none && !is_accumulator(places_.space(), value)) {
-    const Held held = lower(value);
-    if (held.where == Where::picked) return store_picked(index, held);
-    if (held.where != Where::row || !rows) refuse(value, "is a result without rows");
-    return store_row(index);
-  }
   const Held held = lower(value);
+  if (held.where == Where::picked) return store_picked(index, held);
   if (held.where == Where::chunk) return store_tile(index, held);
   if (held.where == Where::block) {
     for (const FactorPlace& each : places_.places(value)) {
@@ -488,7 +538,7 @@ void TileText::store_row_blocks(std::size_t index, const Held& held, Value value
   out_.state_fields += "      RowBlocks<" + count + "> " + name + ";\n";
   const std::string keep = "state." + name + ".keep(" +
                            (shape_.unit == 64 ? "h * 2 + i" : "h / 2 * 2 + i") + ", " +
-                           coerce(held, Lane::f32).parts[0] + ", lane);\n";
+                           coerce(held, Lane::f32).parts[0] + ", lane_id);\n";
   if (shape_.unit == 64) {
     out_.after += "        " + keep;
   } else {
@@ -498,7 +548,7 @@ void TileText::store_row_blocks(std::size_t index, const Held& held, Value value
                       arguments_.pointer(tensor) + ", " +
                       arguments_.number(result.name + "_row", line->stride) + ", " +
                       arguments_.number(result.name + "_block", block_stride) +
-                      ", row, first_column / 64, row_count, column_count, lane);\n";
+                      ", row, first_column / 64, row_count, column_count, lane_id);\n";
 }
 
 void TileText::store_column_blocks(std::size_t index, Value value) {
@@ -532,9 +582,9 @@ void TileText::store_column_blocks(std::size_t index, Value value) {
       "      drain_columns<" + std::to_string(shape_.unit) + ", P::kSlotBytes / 4>(from, " +
       arguments_.pointer(tensor) + ", " + arguments_.number(result.name + "_block", block_stride) +
       ", " + arguments_.number(result.name + "_column", line->stride) + ", row, unit * " +
-      std::to_string(shape_.unit) + ", P::row_count(args, s), P::columns(args, s), lane);\n";
+      std::to_string(shape_.unit) + ", P::row_count(args, s), P::columns(args, s), lane_id);\n";
   out_.after += "        // store " + result.name + "\n        put_column_sums(slot[" +
-                std::to_string(slot) + "] + warp * (P::kSlotBytes / 4), " + sums + ", lane);\n";
+                std::to_string(slot) + "] + warp * (P::kSlotBytes / 4), " + sums + ", lane_id);\n";
 }
 
 void TileText::store_picked(std::size_t index, const Held& held) {

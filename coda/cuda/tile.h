@@ -72,7 +72,9 @@ class RowsText {
   void store(std::size_t space, std::size_t result, int tensor);
 
   std::string fields() const { return fields_; }
-  std::string code() const;  // the body of rows()
+  std::string reads() const { return reads_; }        // of the fields, of row h
+  int bytes() const { return (bytes_ + 7) / 8 * 8; }  // of a row
+  std::string code();                                 // the body of put_rows(); nothing may follow
   std::string side() const { return side_; }
 
  private:
@@ -80,7 +82,10 @@ class RowsText {
   Arguments& arguments_;
   ElementEmitter emitter_;
   std::map<std::pair<std::int32_t, Lane>, std::string> names_;
-  std::string fields_, side_;
+  std::string fields_, reads_, side_;
+  int bytes_ = 0;
+
+  bool holds(Value wanted) const;  // is it computed on the way to a field?
 };
 
 // The elements of a head whose halves a space splits or joins; 0: none. Throws Refusal where the

@@ -21,8 +21,7 @@ std::optional<Emitted> shared_sum(ElementEmitter& emitter, Arguments& arguments,
   const std::string k = emitter.fresh("k");
   ElementEmitter::Named here = emitter.named(value, coordinates);
   emitter.line("float " + name + " = 0.0f;");
-  emitter.line("#pragma unroll 8");
-  emitter.open("for (long long " + k + " = lane % 4; " + k + " < " +
+  emitter.open("#pragma unroll 8\n      for (long long " + k + " = lane_id % 4; " + k + " < " +
                arguments.extent(node.attr.axis) + "; " + k + " += 4)");
   ElementEmitter::Named all = here;
   all.add(node.attr.axis.factors, emitter.divide({k, emitter.depth()}, node.attr.axis));
@@ -42,22 +41,43 @@ RowsText::RowsText(const Checked& checked, Arguments& arguments)
                [&arguments](ElementEmitter& emitter, Value value, const Coordinates& at) {
                  return shared_sum(emitter, arguments, value, at);
                }) {
-  emitter_.open("for (int h = 0; h < 2; h++)");
+  emitter_.open("#pragma unroll\n    for (int h = 0; h < 2; h++)");
   // Rows past the last one repeat it.
-  emitter_.line("const long long row = exact::minimum<long long>(first_row + h * 8, count - 1);");
+  emitter_.line("const long long row = exact::minimum(first_row + h * 8LL, count - 1);");
 }
 
 std::string RowsText::field(std::size_t space, Value value, Lane lane) {
-  const auto [entry, fresh] = names_.emplace(std::pair(value.id, lane), "");
-  if (!fresh) return entry->second;
-  const Coordinates at = emitter_.in_space(checked_, space, value, {"row", 1}, {"0LL", 0});
-  const Emitted held = emitter_.value(value, at, lane);
-  const std::string& wanted = checked_.program().value(value).name;
-  const std::string name = emitter_.fresh("row_" + (wanted.empty() ? "value" : identifier(wanted)));
-  fields_ += "    RowOf<" + std::string(type_of(lane)) + "> " + name + ";\n";
-  emitter_.line("out." + name + ".x[h][0] = " + held.text + ";");
-  entry->second = "rows." + name;
-  return entry->second;
+  // Truth values wait as numbers.
+  const Lane kept = lane == Lane::truth ? Lane::f32 : lane;
+  const auto [entry, fresh] = names_.emplace(std::pair(value.id, kept), "");
+  if (fresh) {
+    const Coordinates at = emitter_.in_space(checked_, space, value, {"row", 1}, {"0LL", 0});
+    const Emitted held = emitter_.value(value, at, kept);
+    const std::string& wanted = checked_.program().value(value).name;
+    entry->second = emitter_.fresh("row_" + (wanted.empty() ? "value" : identifier(wanted)));
+    const int size = kept == Lane::i64 ? 8 : 4;
+    bytes_ = (bytes_ + size - 1) / size * size;
+    const std::string offset = std::to_string(bytes_);
+    fields_ += "    RowOf<" + std::string(type_of(kept)) + "> " + entry->second + ";\n";
+    emitter_.line("if (lane_id % 4 == 0) put_shared(to + h * 8 * kRowBytes + " + offset + ", " +
+                  held.text + ");");
+    reads_ += "      get_shared(from + h * 8 * kRowBytes + " + offset + ", out." + entry->second +
+              ".x[h][0]);\n";
+    bytes_ += size;
+  }
+  return convert("rows." + entry->second, kept, lane);
+}
+
+bool RowsText::holds(Value wanted) const {
+  const Program& program = checked_.program();
+  const auto stands_on = [&](auto&& self, Value value) -> bool {
+    if (value == wanted) return true;
+    return !program.is_param(value) &&
+           std::ranges::any_of(program.node(value).args,
+                               [&](Value arg) { return self(self, arg); });
+  };
+  return std::ranges::any_of(
+      names_, [&](const auto& each) { return stands_on(stands_on, Value{each.first.first}); });
 }
 
 void RowsText::store(std::size_t space, std::size_t index, int tensor) {
@@ -83,11 +103,11 @@ void RowsText::store(std::size_t space, std::size_t index, int tensor) {
                                 : "";
     emitter.line(condition + place + " = Element<" + element + ">::rounded(" + old + value + ");");
   };
-  if (by_row && names_.contains({result.value.id, lane})) {
+  if (by_row && holds(result.value)) {
     const Coordinates at = emitter_.in_space(checked_, space, result.value, {"row", 1}, {"0LL", 0});
     put(emitter_, emitter_.value(result.value, at, lane).text, {"row", 1}, {"0LL", 0},
         "if (s == " + std::to_string(space) +
-            " && first && lane % 4 == 0 && first_row + h * 8 < count) ");
+            " && first && lane_id % 4 == 0 && first_row + h * 8 < count) ");
     return;
   }
   // Not a part of the tiles: the store warps compute it before the first tile.
@@ -99,10 +119,12 @@ void RowsText::store(std::size_t space, std::size_t index, int tensor) {
   const Coordinate& column = by_row ? none : here;
   const Coordinates at = emitter.in_space(checked_, space, result.value, row, column);
   put(emitter, emitter.value(result.value, at, lane).text, row, column, "");
+  emitter.close();
   side_ += emitter.text();
 }
 
-std::string RowsText::code() const {
+std::string RowsText::code() {
+  emitter_.close();
   return emitter_.text();
 }
 

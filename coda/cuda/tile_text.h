@@ -30,6 +30,7 @@ class TileText {
 
   const Node& node_of(Value value) const { return program_.node(value); }
   bool has_rows(Value value) const;
+  bool on_tile(Value value) const;
   Columns columns_of(Value value) const;
   [[noreturn]] void refuse(Value value, const std::string& why) const;
 
@@ -53,7 +54,6 @@ class TileText {
   void store_row_blocks(std::size_t result, const Held& held, Value reduction);
   void store_column_blocks(std::size_t result, Value reduction);
   void store_picked(std::size_t result, const Held& held);
-  void store_row(std::size_t result);
 
   // ---- memory
   struct Lines {
@@ -74,7 +74,6 @@ class TileText {
 
   // ---- values without columns (tile_rows.cpp)
   std::string row_field(Value value, Lane lane);
-  void store_side(std::size_t result);
 
   std::string comment(Value value) const;
   std::string masked(const std::string& part, Value value, const char* identity, bool rows);

@@ -253,7 +253,7 @@ __device__ __forceinline__ ColumnPairs<kChunks> load_columns(const void* vector,
   return out;
 }
 template <class Pair, int kChunks>
-__device__ __forceinline__ Column column(const ColumnPairs<kChunks>& pairs, int j) {
+__device__ __forceinline__ Column column_of(const ColumnPairs<kChunks>& pairs, int j) {
   Column out;
   Pair::unpack(pairs.v[j * 2], out.x[0][0], out.x[0][1]);
   Pair::unpack(pairs.v[j * 2 + 1], out.x[0][2], out.x[0][3]);

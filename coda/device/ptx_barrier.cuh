@@ -54,6 +54,20 @@ __device__ __forceinline__ void proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// A 4- or 8-byte value in shared memory.
+__device__ __forceinline__ void put_shared(u32 at, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+__device__ __forceinline__ void put_shared(u32 at, long long x) {
+  asm volatile("st.shared.s64 [%0], %1;" ::"r"(at), "l"(x) : "memory");
+}
+__device__ __forceinline__ void get_shared(u32 at, float& x) {
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+}
+__device__ __forceinline__ void get_shared(u32 at, long long& x) {
+  asm volatile("ld.shared.s64 %0, [%1];" : "=l"(x) : "r"(at) : "memory");
+}
+
 template <int Registers>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));

@@ -22,8 +22,9 @@
 //   operands(args, s)  the tensor maps of space s: for each term the left one, then the right ones
 //   k_tiles(args, term);  columns(args, s), row_count(args, s): of the results of space s
 //   with_space(s, f)   f(Space())
-//   Rows, rows(args, s, row, first, lane): what the epilogue needs of rows row and row + 8; `first`: in
-//   the first column tile, which stores the results without columns
+//   kRowBytes, put_rows(args, s, row, first, lane, to): what the epilogue needs of rows row and row + 8,
+//   kept in shared memory; `first`: in the first column tile, which stores results without columns;
+//   Rows, rows(from)   the same again
 //   side(args, thread, threads): results without a tile, computed by the store warps at the start
 //   Space: kSlotsUsed; bytes<slot>() that load<slot>(…) brings, 0: none; store<slot>(…); State;
 //   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit
@@ -74,7 +75,7 @@ struct Gemm {
   static constexpr int kFull = kSlot + kRing * P::kSlotBytes, kEmpty = kFull + kStages * 8;
   static constexpr int kSlotEmpty = kEmpty + kStages * 8, kSlotLoaded = kSlotEmpty + kRing * 8;
   static constexpr int kSlotWritten = kSlotLoaded + kRing * 8;
-  static constexpr int kProgress = kSlotWritten + kRing * 8;
+  static constexpr int kProgress = kSlotWritten + kRing * 8, kRows = kProgress + 16;
 
   static __device__ __forceinline__ int units(const Arguments& args, const Work& w) {
     const int left = P::columns(args, w.s) - w.n * kResultColumns;
@@ -232,11 +233,14 @@ struct Gemm {
         stages += k_count, position += slots_used;
         continue;
       }
-      // What the rows need is read while the other consumer has the tensor cores.
-      typename P::Rows rows[kRowHalves];
-#pragma unroll
+      // What the rows need is read while the other consumer has the tensor cores, and waits in shared
+      // memory: every register counts while the accumulators live.
+      const u32 rows_at = base + kRows + (me * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
+#pragma unroll 1
       for (int i = 0; i < kRowHalves; i++)
-        rows[i] = P::rows(args, w.s, w.m * kTileM + i * 64 + warp * 16 + lane / 4, w.n == 0, lane);
+        P::put_rows(args, w.s, w.m * kTileM + i * 64 + warp * 16 + lane / 4, w.n == 0, lane,
+                    rows_at + i * 64 * P::kRowBytes);
+      __syncwarp();
 
       // NOTE: declared here, and first written by products that do not read it: no accumulator lives
       // from one tile to the next. Else ptxas keeps them all through the epilogue, and spills.
@@ -277,7 +281,8 @@ struct Gemm {
                 slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
                 barrier_wait(base + kSlotLoaded + (at + u) % kRing * 8, (at + u) / kRing & 1);
               }
-              S::unit(args, w.s, rows[i], columns, state, acc[i], h, i, slot,
+              const typename P::Rows rows = P::rows(rows_at + i * 64 * P::kRowBytes);
+              S::unit(args, w.s, rows, columns, state, acc[i], h, i, slot,
                       w.m * kTileM + i * 64, unit, warp, lane);
               if (S::kSlotsUsed > 0) {
                 proxy_fence();
@@ -292,7 +297,7 @@ struct Gemm {
           }
         }
         named_arrive(kEpilogueTurn + other, 256);
-        S::finish(args, w.s, rows, state, w.m * kTileM + warp * 16 + lane / 4, w.n * kResultColumns,
+        S::finish(args, w.s, rows_at, state, w.m * kTileM + warp * 16 + lane / 4, w.n * kResultColumns,
                   lane);
       });
       stages += k_count, position += slots_used;
@@ -377,7 +382,7 @@ struct Gemm {
     // Uniform, so that the state of the rings lives in uniform registers.
     const int warpgroup = shuffle(threadIdx.x / 128, 0);
     if (warpgroup == 0) {
-      give_registers<40>();
+      give_registers<P::kProducerRegisters>();
       const int warp = shuffle(threadIdx.x / 32, 0), lane = threadIdx.x % 32;
       if (warp == 0) {
         load_operands(args, base, lane);
@@ -389,7 +394,7 @@ struct Gemm {
       }
       __syncwarp();
     } else {
-      take_registers<232>();
+      take_registers<P::kConsumerRegisters>();
       consume(args, base, warpgroup - 1);
     }
   }
