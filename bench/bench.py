@@ -19,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import report
 from cases import Case, Gemm, HIDDEN, PARTS, Source, all_cases
-from coda_library import CodaError, Library, ROOT
+from coda_library import CodaError, DTYPES, Library, ROOT
 
+DEVICE = "cuda"  # tests set "cpu", and stand in for the clock
 PEAK = (Gemm(8192, 8192, 8192), Gemm(16384, 4096, 4096), Gemm(16384, 8192, 8192))
 QUICK_PEAK = PEAK[:1]
 
@@ -104,7 +105,7 @@ def counts(case, runs):
     return flops, sum(r.facts["bytes"] for r in timed)
 
 
-def empty_row(case, runs):
+def empty_row(case, runs=()):
     flops, moved = counts(case, runs)
     base = "cublas" if case.gemms else "copy"
     return {"part": case.part, "case": case.case, "variant": case.variant, "width": case.width,
@@ -114,55 +115,63 @@ def empty_row(case, runs):
             "goal": case.goal, **{k: v for k, v in case.extra.items() if k == "sizes"}}
 
 
+def kept_bytes(runs):
+    """What the first run stores only for those after it."""
+    later = {p["name"] for r in runs[1:] for p in r.params}
+    first = {r["name"]: r for r in runs[0].results if r["name"] in later}
+    return sum(math.prod(r["shape"]) * DTYPES[r["dtype"]].itemsize for r in first.values())
+
+
 def judge(case, row):
     """Whether the goal is met; None where there is none or nothing was timed."""
     goals = [(row["sustained"], case.goal, "sustained"), (row["burst"], case.burst_goal, "burst"),
-             (row.get("ms"), case.goal_ms, "ms")]
+             (row.get("ms"), case.goal_ms, "ms"),
+             (row.get("extra_bytes"), case.extra.get("most_bytes"), "bytes kept and scratch")]
     goals = [(got, goal, what) for got, goal, what in goals if goal is not None]
-    row["goal_text"] = "goal " + ", ".join(f"{goal:.3f} {what}" for _, goal, what in goals)
+    row["goal_text"] = "goal " + ", ".join(f"{goal:.6g} {what}" for _, goal, what in goals)
     if not goals or row["sustained"] is None:
         row["met"] = None
     else:
         row["met"] = all(got <= goal for got, goal, _ in goals) and row.get("correct") is not False
 
 
-def measure(library, case, options, generator, deadline):
+def measure(library, case, options, tile, generator, deadline):
     """One row: opened, checked, timed, and its rivals."""
     from check import check, draw_all
     from protocol import both, copy_of, cublas
     from rivals import rival
     start = time.monotonic()
-    runs = opened(library, case, "cuda", options.tile)
+    runs = opened(library, case, "cuda" if DEVICE == "cuda" else "reference", tile)
     row = empty_row(case, runs)
     row["compile_seconds"] = sum(r.facts["compile_seconds"] for r in runs)
     row["notes"] = [s.get("note", "") for r in runs for s in r.facts["steps"]]
     row["scratch_bytes"] = max(r.facts["scratch"] for r in runs)
-    row["tile"] = options.tile
-    tensors = draw_all(runs, {}, "cuda", generator)
-    bound = [r.bind(tensors) for r in runs]
+    row["extra_bytes"] = row["scratch_bytes"] + kept_bytes(runs)
+    row["tile"] = tile
+    tensors = draw_all(runs, {}, DEVICE, generator)
+    bound = [r.bind(tensors, DEVICE) for r in runs]
     row["correct"] = row["same_bits"] = None
     if case.formula and not options.no_check:
-        row["errors"], row["same_bits"] = check(case, runs, bound, tensors)
+        row["errors"], row["same_bits"] = check(case, runs, bound, tensors, DEVICE)
         row["correct"] = all(e["ok"] for e in row["errors"].values())
         torch.cuda.empty_cache()
     else:
         for run in bound:
             run()
-        torch.cuda.synchronize()
     timed = bound[case.extra.get("timed_from", 0):]
 
     def ours():
         for run in timed:
             run()
 
-    products = [cublas(g) for g in case.gemms]
+    products = [cublas(g, DEVICE) for g in case.gemms]
 
     def base():
         for product in products:
             product()
 
     if not products:
-        base = copy_of(row["bytes"])
+        base = copy_of(row["bytes"], DEVICE)
     for protocol, t in both(base, ours, options.quick).items():
         row[protocol] = t.ratio
         row["ms" if protocol == "sustained" else "ms_burst"] = t.ms
@@ -188,6 +197,25 @@ def measure(library, case, options, generator, deadline):
     judge(case, row)
     row["seconds"] = time.monotonic() - start
     return row
+
+
+def device_works():
+    """False after an error that stays, such as an illegal address."""
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return True
+    except RuntimeError:
+        return False
+
+
+def tiles_of(library, case):
+    """The candidates of a case that is one program; of others the planner chooses."""
+    text, names = case.source.text(library, case.shape)
+    try:
+        return library.tiles(text, names[0], case.shape) if len(names) == 1 else [""]
+    except CodaError:
+        return [""]
 
 
 def percentages(results):
@@ -245,7 +273,7 @@ def main(arguments=None):
     if "compile" in options.what or not (options.what or options.layer or options.head):
         from compile_times import measure_compile
         results["compile"] = measure_compile(elapsed)
-    generator = torch.Generator(device="cuda").manual_seed(int(time.time()))
+    generator = torch.Generator(device=DEVICE).manual_seed(int(time.time()))
     longest = 0.0
     if cases:
         print(report.HEADER, flush=True)
@@ -253,17 +281,12 @@ def main(arguments=None):
         if deadline and time.monotonic() + 1.2 * longest > deadline:
             results["not_run"] = [c.label for c in cases[index:]]
             break
-        tiles = [options.tile]
-        if options.tiles:
-            text, names = case.source.text(library, case.shape)
-            tiles = library.tiles(text, names[0], case.shape) if len(names) == 1 else tiles
-        for tile in tiles:
-            options.tile = tile
+        for tile in tiles_of(library, case) if options.tiles else [options.tile]:
             try:
-                row = measure(library, case, options, generator, deadline)
+                row = measure(library, case, options, tile, generator, deadline)
                 longest = max(longest, row["seconds"])
-            except (CodaError, torch.cuda.OutOfMemoryError, ValueError, KeyError) as error:
-                row = {**empty_row(case, opened(library, case)), "correct": False,
+            except (CodaError, RuntimeError, ValueError, KeyError) as error:
+                row = {**empty_row(case), "correct": False,
                        "failed": str(error)[:1000], "met": False if case.goal else None,
                        "goal_text": ""}
             if options.tiles:
@@ -272,7 +295,12 @@ def main(arguments=None):
             percentages(results)
             print(report.line(row) + (f"  {row['failed']}" if row.get("failed") else ""), flush=True)
             gc.collect()
-            torch.cuda.empty_cache()
+            if not device_works():
+                results["not_run"] = [c.label for c in cases[index + 1:]]
+                break
+        if results["not_run"]:
+            print("the GPU reports errors for good: nothing more can run in this process")
+            break
         print(f"{elapsed()} {index + 1} of {len(cases)}", end="\r", file=sys.stderr, flush=True)
         if index % 8 == 7:
             report.save(results, output)
@@ -285,7 +313,8 @@ def main(arguments=None):
         print(f"no roofline: {error}")
     print(f"{elapsed()} {output} {picture}")
     print(report.summary(results))
-    failed = any(r.get("failed") or r.get("correct") is False for r in results["rows"])
+    failed = any(r.get("failed") or r.get("correct") is False or r.get("same_bits") is False
+                 for r in results["rows"])
     return 1 if failed else 0
 
 

@@ -96,22 +96,22 @@ def milliseconds(work, rounds=9):
     return statistics.median(a.elapsed_time(b) for a, b in events)
 
 
-def cublas(gemm):
+def cublas(gemm, device="cuda"):
     """The bare product of cuBLAS on random bf16 operands of its own, as a function."""
     def operand(rows, columns, transposed):
         shape = (columns, rows) if transposed else (rows, columns)
-        t = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        t = torch.randn(shape, device=device, dtype=torch.bfloat16)
         return t.t() if transposed else t
 
     left = operand(gemm.m, gemm.k, gemm.left == "M")
     right = operand(gemm.k, gemm.n, gemm.right == "K")
-    out = torch.empty(gemm.m, gemm.n, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty(gemm.m, gemm.n, device=device, dtype=torch.bfloat16)
     return lambda: torch.mm(left, right, out=out)
 
 
-def copy_of(total):
+def copy_of(total, device="cuda"):
     """A device copy that moves `total` bytes, read and written together."""
-    source = torch.randint(0, 255, (total // 2,), device="cuda", dtype=torch.uint8)
+    source = torch.randint(0, 255, (total // 2,), device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 

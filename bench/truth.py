@@ -197,14 +197,15 @@ def linear_cross_entropy_step(x, w, target, ignore_index, d_loss):
     z = x @ w.t()
     lse = wide(z).logsumexp(1)
     counts = target != int(ignore_index)
+    count = counts.sum().to(lse.dtype)
     row = torch.arange(len(target), device=target.device)
     rows = torch.where(counts, lse - wide(z[row, target]), 0)
-    d = torch.where(counts, d_loss / counts.sum(), 0)
+    d = torch.where(counts, d_loss / count, 0)
     dz = torch.exp(wide(z) - lse[:, None])
     del z
     dz[row, target] -= 1
     dz = stored_like(x)(dz.mul_(d[:, None]))
-    return {"loss": rows.sum() / counts.sum(), "d_x": dz @ w, "d_w": dz.t() @ x}
+    return {"loss": rows.sum() / count, "d_x": dz @ w, "d_w": dz.t() @ x}
 
 
 # ---- the layer between two attentions ----

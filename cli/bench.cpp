@@ -56,6 +56,7 @@ std::string python(const fs::path& own, bool needs_gpu) {
   for (const std::string& folder : flags::path())
     candidates.push_back(fs::path(folder) / "python3");
   candidates.push_back(own / "../.venv/bin/python3");
+  candidates.push_back(CODA_SOURCE_DIR "/.venv/bin/python3");
   const std::string probe =
       needs_gpu ? "import sys, torch; sys.exit(not torch.cuda.is_available())" : "import torch";
   std::string tried;
