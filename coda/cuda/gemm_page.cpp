@@ -18,6 +18,15 @@ std::string indented(const std::string& text, const std::string& indent) {
   return out;
 }
 
+std::string commented(const std::string& text) {
+  std::istringstream lines(text);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) {
+    out += line.empty() ? "//\n" : "// " + line + "\n";
+  }
+  return out;
+}
+
 // `switch (s)` over equal expressions once.
 std::string choice(const std::string& signature, const std::string& variable,
                    const std::vector<std::string>& expressions) {
@@ -112,8 +121,7 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
 
 std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& rows,
                       const Arguments& arguments) {
-  std::string out =
-      "// " + page.name + ": one kernel for sm_90a.\n//\n" + indented(page.text, "// ");
+  std::string out = "// " + page.name + ": one kernel for sm_90a.\n//\n" + commented(page.text);
   out +=
       page.precision == Precision::fast ? "#define CODA_MAPS fast\n" : "#define CODA_MAPS exact\n";
   out += "#include \"sm90_gemm.cuh\"\n#include \"philox.cuh\"\n\nnamespace coda {\n\n";
