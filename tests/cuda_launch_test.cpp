@@ -100,6 +100,19 @@ TEST(CallKey, TellsApartWhatArgumentsDependOn) {
   EXPECT_NE(first, key(view(0x1000, {3, 2}, {3, 1}), y, 0x10));
 }
 
+TEST(CallKey, OfALayoutForgetsTheAddressButNotItsAlignment) {
+  const auto key = [](const Tensor& x) {
+    cuda::CallKey made;
+    cuda::set_layout_key(made, std::span(&x, 1), {});
+    return made;
+  };
+  const cuda::CallKey first = key(view(0x1000, {2, 3}, {3, 1}));
+  EXPECT_EQ(first, key(view(0x2010, {2, 3}, {3, 1})));
+  EXPECT_NE(first, key(view(0x2008, {2, 3}, {3, 1})));
+  EXPECT_NE(key(view(0x2004, {2, 3}, {3, 1})), key(view(0x2008, {2, 3}, {3, 1})));
+  EXPECT_NE(first, key(view(0x1000, {2, 3}, {4, 1})));
+}
+
 TEST(PreparedCalls, KeepsTheLastOnes) {
   cuda::PreparedCalls calls;
   const auto insert = [&](std::int64_t i) {

@@ -74,8 +74,7 @@ class CompiledProgram {
                                           std::span<const Tensor> results,
                                           std::span<std::byte> scratch) {
     auto call = std::make_shared<Prepared>();
-    call->launcher = variant(
-        canonical_layouts(program(), sizes_, layouts_of(program(), sizes_, params, results)));
+    call->launcher = launcher_for(params, results);
     if (static_cast<std::int64_t>(scratch.size()) < call->launcher->plan().workspace) {
       throw InternalError("program " + program().name() + " was given " +
                           std::to_string(scratch.size()) + " bytes of scratch and needs " +
@@ -86,6 +85,23 @@ class CompiledProgram {
     for (const Tensor& tensor : results) addresses.push_back(tensor.data);
     call->arguments = call->launcher->bind(addresses, scratch.data());
     return call;
+  }
+
+  std::shared_ptr<const Launcher> launcher_for(std::span<const Tensor> params,
+                                               std::span<const Tensor> results) {
+    thread_local CallKey key;
+    set_layout_key(key, params, results);
+    {
+      const std::lock_guard lock(seen_mutex_);
+      const auto found = std::ranges::find(seen_, key, &Seen::key);
+      if (found != seen_.end()) return found->launcher;
+    }
+    auto launcher = variant(
+        canonical_layouts(program(), sizes_, layouts_of(program(), sizes_, params, results)));
+    const std::lock_guard lock(seen_mutex_);
+    if (seen_.size() == kMostSeen) seen_.erase(seen_.begin());
+    seen_.push_back({key, launcher});
+    return launcher;
   }
 
   std::shared_ptr<const Launcher> variant(const std::vector<Layout>& layouts) {
@@ -116,6 +132,13 @@ class CompiledProgram {
   std::optional<std::int64_t> scratch_bytes_;  // set once the dense variant is there
   std::mutex mutex_;
   std::vector<std::pair<std::vector<Layout>, std::shared_ptr<const Launcher>>> variants_;
+  struct Seen {
+    CallKey key;  // of the layouts as they came
+    std::shared_ptr<const Launcher> launcher;
+  };
+  static constexpr std::size_t kMostSeen = 64;
+  std::mutex seen_mutex_;
+  std::vector<Seen> seen_;
   PreparedCalls calls_;
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "coda/core/error.h"
@@ -191,9 +192,11 @@ LoadedPage::LoadedPage(std::string name, const std::string& cubin) : name_(std::
 }
 
 LoadedPage::~LoadedPage() {
-  // Where the process ends the driver may be gone already, and the kernels with it.
-  const Driver& driver = Driver::get();
-  driver.call().ModuleUnload(module_);
+  try {
+    Driver::get().call().ModuleUnload(module_);
+  } catch (...) {
+    // The process ends, and the driver went first, with its kernels.
+  }
 }
 
 Function LoadedPage::function(const Launch& launch) const {
@@ -264,7 +267,11 @@ Launcher::Launcher(Plan plan, std::vector<DType> dtypes, const Target& target, P
 }
 
 Launcher::~Launcher() {
-  for (void* table : tables_) memory_.release(table);
+  try {
+    for (void* table : tables_) memory_.release(table);
+  } catch (...) {
+    // As above: the driver went first, with its memory.
+  }
 }
 
 std::vector<Argument> Launcher::bind(std::span<void* const> tensors, void* workspace) const {
@@ -315,16 +322,35 @@ void Launcher::launch(std::span<const Argument> arguments, coda::Stream stream) 
 
 // ---- arguments of the last calls ----
 
+namespace {
+
+void add_to_key(CallKey& key, const Tensor& tensor, std::int64_t place) {
+  key.push_back(place);
+  key.push_back(static_cast<std::int64_t>(tensor.shape.size()));
+  key.insert(key.end(), tensor.shape.begin(), tensor.shape.end());
+  key.insert(key.end(), tensor.strides.begin(), tensor.strides.end());
+}
+
+}  // namespace
+
 void set_key(CallKey& key, std::span<const Tensor> params, std::span<const Tensor> results,
              const void* workspace) {
   key.clear();
   key.push_back(reinterpret_cast<std::int64_t>(workspace));
   for (const auto tensors : {params, results}) {
     for (const Tensor& tensor : tensors) {
-      key.push_back(reinterpret_cast<std::int64_t>(tensor.data));
-      key.push_back(static_cast<std::int64_t>(tensor.shape.size()));
-      key.insert(key.end(), tensor.shape.begin(), tensor.shape.end());
-      key.insert(key.end(), tensor.strides.begin(), tensor.strides.end());
+      add_to_key(key, tensor, reinterpret_cast<std::int64_t>(tensor.data));
+    }
+  }
+}
+
+void set_layout_key(CallKey& key, std::span<const Tensor> params, std::span<const Tensor> results) {
+  constexpr std::uintptr_t kAligned = 16;
+  key.clear();
+  for (const auto tensors : {params, results}) {
+    for (const Tensor& tensor : tensors) {
+      const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(tensor.data) | kAligned;
+      add_to_key(key, tensor, static_cast<std::int64_t>(address & (~address + 1)));
     }
   }
 }
@@ -332,25 +358,26 @@ void set_key(CallKey& key, std::span<const Tensor> params, std::span<const Tenso
 std::shared_ptr<const Prepared> PreparedCalls::find(const CallKey& key) {
   const std::uint64_t hash = hash_of(key);
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(hash);
-  if (found == entries_.end() || found->second.key != key) return nullptr;
-  found->second.used = ++clock_;
-  return found->second.prepared;
+  const auto place = places_.find(hash);
+  if (place == places_.end() || place->second->key != key) return nullptr;
+  entries_.splice(entries_.begin(), entries_, place->second);
+  return entries_.front().prepared;
 }
 
 void PreparedCalls::insert(const CallKey& key, std::shared_ptr<const Prepared> prepared) {
-  std::shared_ptr<const Prepared> gone;  // freed after the lock
-  const std::uint64_t hash = hash_of(key);
+  std::list<Entry> gone;  // freed after the lock
+  std::list<Entry> fresh;
+  fresh.push_back({hash_of(key), key, std::move(prepared)});
   const std::lock_guard lock(mutex_);
-  Entry& entry = entries_[hash];
-  gone = std::exchange(entry.prepared, std::move(prepared));
-  entry.key = key;
-  entry.used = ++clock_;
+  const auto [place, is_new] = places_.try_emplace(fresh.front().hash, fresh.begin());
+  if (!is_new) {
+    gone.splice(gone.begin(), entries_, place->second);
+    place->second = fresh.begin();
+  }
+  entries_.splice(entries_.begin(), fresh);
   if (entries_.size() <= kCapacity) return;
-  const auto oldest =
-      std::ranges::min_element(entries_, {}, [](const auto& each) { return each.second.used; });
-  gone = std::move(oldest->second.prepared);
-  entries_.erase(oldest);
+  places_.erase(entries_.back().hash);
+  gone.splice(gone.begin(), entries_, std::prev(entries_.end()));
 }
 
 }  // namespace coda::cuda

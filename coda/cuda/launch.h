@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "coda/backend/memory.h"
@@ -114,6 +116,8 @@ class Launcher {
 using CallKey = std::vector<std::int64_t>;
 void set_key(CallKey& key, std::span<const Tensor> params, std::span<const Tensor> results,
              const void* workspace);
+// The same without addresses: how far each is aligned, up to 16 bytes, in their place.
+void set_layout_key(CallKey& key, std::span<const Tensor> params, std::span<const Tensor> results);
 
 // A call with everything filled in.
 struct Prepared {
@@ -131,13 +135,14 @@ class PreparedCalls {
 
  private:
   struct Entry {
+    std::uint64_t hash = 0;
     CallKey key;
     std::shared_ptr<const Prepared> prepared;
-    std::uint64_t used = 0;
   };
   std::mutex mutex_;
-  std::uint64_t clock_ = 0;
-  std::map<std::uint64_t, Entry> entries_;  // by hash; of two that share one the later stays
+  std::list<Entry> entries_;  // the last used first
+  // By hash; of two keys that share one the later stays.
+  std::unordered_map<std::uint64_t, std::list<Entry>::iterator> places_;
 };
 
 }  // namespace coda::cuda
