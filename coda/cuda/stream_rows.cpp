@@ -1,0 +1,278 @@
+// coda/cuda/stream_rows.cpp: a space's rows from the first load to the last sum.
+#include <algorithm>
+
+#include "coda/cuda/stream_kernel.h"
+#include "coda/program/text.h"
+
+namespace coda::cuda::streaming {
+namespace {
+
+std::string operation(Op op) {
+  switch (op) {
+    case Op::reduce_max:
+    case Op::block_max:
+      return "Max";
+    case Op::logsumexp:
+    case Op::block_logsumexp:
+      return "LogSumExp";
+    default:
+      return "Sum";
+  }
+}
+
+}  // namespace
+
+// Of sums along rows, before the first row.
+void Kernel::declare_accumulators() {
+  for (const int n : space_.space().nodes) {
+    const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
+    if (!space_.reduces_rows(node) || space_.place(node.args[0]) == Place::inner) continue;
+    const Value v = node.results[0];
+    const std::string type(type_of(lane_of(space_.program(), v, Lane::f32)));
+    const std::string name = unique(print_name(v));
+    sums_[{v.id, {}}] = name;
+    line(type + " " + name + " = " + operation(node.op) + "::none<" + type + ">();");
+  }
+  for (const Loop& loop : loops_) {
+    for (const auto& [level, works] : loop.works) {
+      for (const Work& work : works) {
+        if (work.kind != Work::Kind::accumulate) continue;
+        const Node& node = space_.node(Value{work.node});
+        const bool collapsed = work.value != node.args[0];
+        const std::pair key{work.node, collapsed_path(work)};
+        if (sums_.contains(key)) continue;
+        if (collapsed && (shape_.team % loop.padded != 0 || loop.padded != loop.vectors))
+          throw Refused{"sums over heads whose vectors do not divide a team"};
+        const std::string type(type_of(lane_of(space_.program(), Value{work.node}, Lane::f32)));
+        const std::string name = unique(print_name(Value{work.node}));
+        sums_[key] = name;
+        const bool one = collapsed || shape_.kind == Shape::Kind::columns;
+        const std::string slots = std::to_string(one ? 1 : loop.slots);
+        const std::string width = std::to_string(loop.width);
+        line(type + " " + name + "[" + slots + "][" + width + "];");
+        line("#pragma unroll");
+        line("for (int u = 0; u < " + slots + "; ++u) EACH(" + width + ") " + name + "[u][i] = " +
+             operation(node.op) + "::none<" + type + ">();");
+        const std::int64_t apart = collapsed ? loop.padded : shape_.team;
+        finished_.push_back({name, type, operation(node.op), std::stoi(slots), loop.width,
+                             static_cast<int>(apart)});
+      }
+    }
+  }
+}
+
+void Kernel::emit_groups() {
+  const auto groups =
+      (space_.period() + space_.group() - 1) / std::max<std::int64_t>(1, space_.group());
+  const std::string each = "Index(" + arguments_.number("groups_" + std::to_string(number_),
+                                                        groups) + ")";
+  const std::string period =
+      "Index(" + arguments_.number("period_" + std::to_string(number_), space_.period()) + ")";
+  const std::string size = space_.seen() == Rows::outer
+                               ? period
+                               : "Index(" + std::to_string(space_.group()) + ")";
+  line("// Block `group_block` of period `group_outer`: rows first … first + count.");
+  line("const Index group_block = group % " + each + ", group_outer = group / " + each + ";");
+  line("const Index begin = group_block * " + size + ";");
+  line("const Index first = group_outer * " + period + " + begin;");
+  line("const Index count = " + period + " - begin < " + size + " ? " + period + " - begin : " +
+       size + ";");
+}
+
+// Sums of all teams, in the order of the teams; then what follows from them.
+void Kernel::finish_groups() {
+  const int threads = this->threads();
+  after_ = true;
+  for (const Finished& sum : finished_) {
+    const bool collapsed = sum.apart != shape_.team;
+    if (shape_.teams == 1 && !collapsed) continue;
+    const std::string width = std::to_string(sum.width), all = std::to_string(threads);
+    line("{");
+    ++indent_;
+    line("__shared__ " + sum.type + " shared_sums[" + width + "][" + all + "];");
+    line("#pragma unroll");
+    line("for (int u = 0; u < " + std::to_string(sum.slots) + "; ++u) {");
+    ++indent_;
+    line("EACH(" + width + ") shared_sums[i][threadIdx.x] = " + sum.name + "[u][i];");
+    line("__syncthreads();");
+    line("if (threadIdx.x < " + std::to_string(sum.apart) + ") {");
+    line("  for (int t = threadIdx.x + " + std::to_string(sum.apart) + "; t < " + all + "; t += " +
+         std::to_string(sum.apart) + ")");
+    line("    EACH(" + width + ") " + sum.name + "[u][i] = " + sum.op + "::of(" + sum.name +
+         "[u][i], shared_sums[i][t]);");
+    line("}");
+    line("__syncthreads();");
+    --indent_;
+    line("}");
+    --indent_;
+    line("}");
+  }
+  for (const auto& [key, name] : sums_) {
+    const Node& node = space_.node(Value{key.first});
+    if (space_.place(node.args[0]) == Place::inner || shape_.teams == 1) continue;
+    const std::string type(type_of(lane_of(space_.program(), Value{key.first}, Lane::f32)));
+    line("__shared__ " + type + " all_" + name + "[kTeams];");
+    line("if (member == 0) all_" + name + "[team] = " + name + ";");
+    line("__syncthreads();");
+    line(name + " = all_" + name + "[0];");
+    line("for (int t = 1; t < kTeams; ++t) " + name + " = " + operation(node.op) + "::of(" + name +
+         ", all_" + name + "[t]);");
+  }
+  std::string* const text = out_;
+  bool any = false;
+  for (Loop& loop : loops_) any = any || loop.works.contains(kAfterRows);
+  if (any) {
+    line("if (team == 0) {");
+    ++indent_;
+    for (Loop& loop : loops_) emit_pass(kAfterRows, loop);
+    --indent_;
+    line("}");
+  }
+  for (const int r : space_.space().results) {
+    Value v;
+    const View view = space_.target(r, v);
+    if (space_.level(v) != kAfterRows || !space_.inner_factors(v).empty()) continue;
+    const Result& result = space_.program().results()[static_cast<std::size_t>(r)];
+    const Lane lane = lane_of(result.type.dtype, Lane::f32);
+    std::string value = this->value(v, {}, lane);
+    const std::string at = row_offset(view, owner_of(view));
+    const std::string to = arguments_.pointer(view.tensor) + (at.empty() ? "" : " + " + at);
+    if (result.store == Store::accumulate)
+      value = map_name(Op::add, Precision::exact) + "(value_at(" + to + "), " + value + ")";
+    out_ = text;
+    if (space_.program().value(result.value).node >= 0)
+      comment(space_.program().value(result.value).node);
+    line("if (threadIdx.x == 0) put(" + to + ", " + value + ");");
+  }
+  after_ = false;
+}
+
+void Kernel::emit_reductions(int level) {
+  std::vector<const Node*> nodes;
+  for (const int n : space_.space().nodes) {
+    const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
+    if (space_.reduces_row(node) && space_.level(node.args[0]) == level) nodes.push_back(&node);
+  }
+  if (nodes.empty() || shape_.team == 1) return;
+  const int within = std::min(shape_.team, 32);
+  for (const Node* node : nodes) {
+    const std::string& name = reduced_.at(node->results[0].id);
+    line(name + " = among<" + operation(node->op) + ", " + std::to_string(within) + ">(" + name +
+         ");");
+  }
+  if (shape_.team <= 32) return;
+  boards_ = std::max(boards_, static_cast<int>(nodes.size()));
+  for (std::size_t k = 0; k < nodes.size(); ++k)
+    line("post(board[turn][" + std::to_string(k) + "], " + reduced_.at(nodes[k]->results[0].id) +
+         ");");
+  line("__syncthreads();");
+  for (std::size_t k = 0; k < nodes.size(); ++k)
+    line("collect<" + operation(nodes[k]->op) + ", kTeam / 32>(board[turn][" + std::to_string(k) +
+         "], " + reduced_.at(nodes[k]->results[0].id) + ");");
+  line("turn ^= 1;");
+}
+
+void Kernel::emit_rows() {
+  const bool groups = space_.group() != 0;
+  const std::string rows =
+      "Index(" + arguments_.number("rows_" + std::to_string(number_), space_.row_count()) + ")";
+  std::string start, end;
+  out_ = &start;
+  indent_ = 1;
+  for (const int n : space_.space().nodes) {
+    const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
+    if (space_.reduces_row(node))
+      reduced_[node.results[0].id] = unique(print_name(node.results[0]));
+  }
+  if (groups) {
+    line("const Index group = block;");
+    emit_groups();
+    declare_accumulators();
+    line("for (Index step = team; step < count; step += kTeams) {");
+    ++indent_;
+    line("const Index row = first + step;");
+  } else if (shape_.chunks > 1) {
+    const std::string chunks =
+        "Index(" + arguments_.number("chunks_" + std::to_string(number_), shape_.chunks) + ")";
+    line("const Index chunk = block % " + chunks + ", row = block / " + chunks +
+         " * kTeams + team;");
+    line("if (row >= " + rows + ") return;");
+  } else {
+    line("const Index row = block * kTeams + team;");
+    line("if (row >= " + rows + ") return;");
+  }
+  row_indent_ = indent_;
+  // Each level: what a row has one of, then the loops, then the reductions that the next one reads.
+  std::vector<std::string> loops(static_cast<std::size_t>(levels_));
+  std::string loads;
+  if (shape_.keeps) {
+    out_ = &loads;
+    for (Loop& loop : loops_) {
+      indent_ = row_indent_;
+      emit_loads(loop, -1);
+    }
+  }
+  for (int level = 0; level < levels_; ++level) {
+    out_ = &loops[static_cast<std::size_t>(level)];
+    indent_ = row_indent_;
+    for (const int n : space_.space().nodes) {
+      const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
+      if (!space_.reduces_row(node) || space_.level(node.args[0]) != level) continue;
+      const std::string op = operation(node.op);
+      const std::string type =
+          op == "LogSumExp"
+              ? "Exponents"
+              : std::string(type_of(lane_of(space_.program(), node.results[0], Lane::f32)));
+      line(type + " " + reduced_.at(node.results[0].id) + " = " + op + "::none<" + type + ">();");
+    }
+    for (Loop& loop : loops_) emit_pass(level, loop);
+    emit_reductions(level);
+    emit_row_work(level);
+    out_ = &loops[static_cast<std::size_t>(level)];
+    indent_ = row_indent_;
+  }
+  std::string rows_text;
+  for (int level = 0; level < levels_; ++level) {
+    rows_text += row_text_[level];
+    if (level == 0) rows_text += loads;
+    rows_text += loops[static_cast<std::size_t>(level)];
+  }
+  out_ = &end;
+  if (groups) {
+    indent_ = 1;
+    line("}");
+    finish_groups();
+  }
+  if (boards_ > 0) {
+    start = "  __shared__ Posted board[2][" + std::to_string(boards_) +
+            "][kTeam / 32];\n  int turn = 0;\n" + start;
+  }
+  body_ = start + rows_text + end;
+}
+
+void Kernel::emit_columns() {
+  Loop& loop = loops_[0];
+  out_ = &body_;
+  indent_ = 1;
+  const std::int64_t count = (loop.items + shape_.team - 1) / shape_.team;
+  const std::string tiles =
+      "Index(" + arguments_.number("tiles_" + std::to_string(number_), count) + ")";
+  line("const Index tile = block % " + tiles + ", group = block / " + tiles + ";");
+  emit_groups();
+  declare_accumulators();
+  line("for (Index step = team; step < count; step += kTeams * " + std::to_string(shape_.unroll) +
+       ") {");
+  ++indent_;
+  in_slot_rows_ = true;
+  emit_loads(loop, -1);
+  for (const auto& key : slot_rows_) row_names_.erase(key);
+  slot_rows_.clear();
+  emit_pass(0, loop);
+  in_slot_rows_ = false;
+  --indent_;
+  line("}");
+  emit_row_work(0);
+  finish_groups();
+}
+
+}  // namespace coda::cuda::streaming
