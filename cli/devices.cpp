@@ -18,17 +18,18 @@ std::vector<std::string> device_names() {
   return {"cpu", "cuda", "reference", "exact"};
 }
 
-std::unique_ptr<Backend> device_backend(const std::string& name, const std::string& tile) {
-  if (!tile.empty() && name != "cuda") {
-    throw ProgramError("--tile " + tile + " pins a kernel of the GPU, but the device is " + name,
-                       "give --device cuda too, or leave out --tile");
+std::unique_ptr<Backend> device_backend(const std::string& name, const cuda::PlanOptions& plan) {
+  if (!plan.tile.empty() && name != "cuda") {
+    throw ProgramError(
+        "--tile " + plan.tile + " pins a kernel of the GPU, but the device is " + name,
+        "give --device cuda too, or leave out --tile");
   }
   if (name == "cpu") return cpu::backend();
   if (name == "cuda") {
     if (const auto problem = cuda::Driver::problem()) {
       throw Unsupported("skipped: no GPU: " + *problem);
     }
-    return cuda::backend({.plan = {.tile = tile}});
+    return cuda::backend({.plan = plan});
   }
   if (name == "reference") return reference::backend();
   throw ProgramError("`" + name + "` is not a backend",
@@ -37,7 +38,7 @@ std::unique_ptr<Backend> device_backend(const std::string& name, const std::stri
 
 Executor device_executor(const std::string& device, std::optional<Schedule> schedule,
                          const std::string& tile) {
-  if (!tile.empty() && device != "cuda") device_backend(device, tile);  // says why not
+  if (!tile.empty() && device != "cuda") device_backend(device, {tile});  // says why not
   if (device == "exact" || (device == "reference" && !schedule)) {
     const auto mode = device == "exact" ? reference::Mode::exact : reference::Mode::rounded;
     return [mode](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
@@ -55,9 +56,11 @@ Executor device_executor(const std::string& device, std::optional<Schedule> sche
     Sizes sizes;
     std::optional<Executable> executable;
     OwnedTensor scratch;  // on the host
+    std::string tile;
   };
   auto last = std::make_shared<Last>();
-  last->backend = device_backend(device, tile);
+  last->backend = device_backend(device, {tile});
+  last->tile = tile;
   last->given = std::move(schedule);
   return [last, on_host = device != "cuda"](const Program& program, const Sizes& sizes,
                                             std::span<const Tensor> params,
@@ -67,6 +70,10 @@ Executor device_executor(const std::string& device, std::optional<Schedule> sche
       const Schedule schedule = last->given ? *last->given
                                 : is_block  ? rewrite(program).forward.schedule
                                             : as_schedule(program);
+      if (!last->tile.empty() && (is_block || last->given)) {
+        last->backend = cuda::backend(
+            {.plan = {.tile = last->tile, .elsewhere = cuda::PlanOptions::Elsewhere::choose}});
+      }
       last->executable.emplace(schedule, *last->backend, sizes);
       last->program = program;
       last->sizes = sizes;

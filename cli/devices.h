@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coda/backend/backend.h"
+#include "coda/cuda/choose.h"
 #include "coda/program/schedule.h"
 #include "coda/reference/verify.h"
 
@@ -15,15 +16,16 @@ namespace coda {
 std::vector<std::string> device_names();
 
 // The backend of that name; throws ProgramError where there is none ("exact" is not one), and
-// Unsupported where this machine lacks the device. `tile` pins a candidate of the GPU's planner,
-// "128x192" or "general"; empty: it chooses.
-std::unique_ptr<Backend> device_backend(const std::string& name, const std::string& tile = {});
+// Unsupported where this machine lacks the device. `plan` is for the GPU.
+std::unique_ptr<Backend> device_backend(const std::string& name,
+                                        const cuda::PlanOptions& plan = {});
 
 // Runs on that device: programs are checked and run as one kernel, blocks are rewritten first. What
 // was compiled for the last program and sizes is kept. With a schedule the executor runs that, step
 // by step, in place of the program, which is the schedule as one block (on `exact` that itself).
-// On a GPU every tensor lies between guard zones, as it lay on the host, and stray writes are
-// errors.
+// `tile` is a GPU's PlanOptions::tile; of a block's steps it is for those that have such a
+// candidate. On a GPU every tensor lies between guard zones, as it lay on the host, and stray
+// writes are errors.
 Executor device_executor(const std::string& device, std::optional<Schedule> schedule = {},
                          const std::string& tile = {});
 

@@ -20,12 +20,13 @@ constexpr const char* kGeneral = "general";
 // The candidate of that text; nullopt, with reasons, where only these layouts have none such.
 std::optional<GemmTile> pinned_tile(const Checked& checked, const Sizes& sizes,
                                     std::span<const Layout> layouts, const Target& target,
-                                    const std::string& text, std::vector<std::string>& reasons) {
+                                    const PlanOptions& options, std::vector<std::string>& reasons) {
   const auto find = [&](const std::vector<GemmTile>& tiles) -> std::optional<GemmTile> {
-    const auto found = std::ranges::find(tiles, text, &GemmTile::text);
+    const auto found = std::ranges::find(tiles, options.tile, &GemmTile::text);
     return found == tiles.end() ? std::nullopt : std::optional(*found);
   };
   if (const auto tile = find(gemm_tiles(checked, sizes, layouts, target, reasons))) return tile;
+  if (options.elsewhere == PlanOptions::Elsewhere::choose) return std::nullopt;
   const auto dense =
       canonical_layouts(checked.program(), sizes, dense_layouts(checked.program(), sizes));
   std::vector<std::string> why;
@@ -33,7 +34,7 @@ std::optional<GemmTile> pinned_tile(const Checked& checked, const Sizes& sizes,
   if (find(tiles)) return std::nullopt;
   std::string known;
   for (const GemmTile& tile : tiles) known += tile.text() + ", ";
-  std::string message = "`" + text + "` is no candidate for " + checked.program().name();
+  std::string message = "`" + options.tile + "` is no candidate for " + checked.program().name();
   for (const std::string& each : why) message += "; " + each;
   throw ProgramError(std::move(message), "give one of: " + known + kGeneral);
 }
@@ -47,9 +48,11 @@ std::optional<Plan> fast_plan(const Checked& checked, const Sizes& sizes,
       if (options.tile.empty()) {
         return plan_gemm(checked, sizes, layouts, target, nullptr, reasons);
       }
-      const auto tile = pinned_tile(checked, sizes, layouts, target, options.tile, reasons);
-      if (!tile) return std::nullopt;
-      return plan_gemm(checked, sizes, layouts, target, &*tile, reasons);
+      const auto tile = pinned_tile(checked, sizes, layouts, target, options, reasons);
+      if (tile) return plan_gemm(checked, sizes, layouts, target, &*tile, reasons);
+      if (options.elsewhere == PlanOptions::Elsewhere::refuse) return std::nullopt;
+      reasons.push_back(options.tile + " is no candidate");
+      return plan_gemm(checked, sizes, layouts, target, nullptr, reasons);
     }
     case KernelKind::stream:
       return plan_stream(checked, sizes, layouts, target, reasons);

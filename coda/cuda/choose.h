@@ -1,6 +1,7 @@
 // coda/cuda/choose.h: which way a program runs on the GPU: the first planner that takes it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,11 +13,15 @@ namespace coda::cuda {
 struct PlanOptions {
   // "128x192": that candidate for products; "general": the predicated path; empty: chosen.
   std::string tile;
+  // Where that tile is no candidate: an error, or another one is chosen, for schedules whose steps
+  // have different ones.
+  enum class Elsewhere : std::uint8_t { refuse, choose } elsewhere = Elsewhere::refuse;
 };
 
 // A product goes to plan_gemm, a stream to plan_stream, and to plan_general what is neither or what
 // these refused; their reasons then stand in the notes. Throws ProgramError where the pinned tile
-// is no candidate for dense tensors, and Unsupported where no planner takes the program.
+// is no candidate for dense tensors (unless another may be chosen), and Unsupported where no
+// planner takes the program.
 Plan choose_plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
                  const Target& target, const PlanOptions& options = {});
 
