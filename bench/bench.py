@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times CODA's programs on the GPU beside cuBLAS and other rivals, each row checked before it is timed.
+"""Times CODA's programs on the GPU beside cuBLAS and other rivals, each checked before it is timed.
 
 docs/benchmarks.md says what the figures mean. `coda bench` runs this.
 """
@@ -293,7 +293,8 @@ def main(arguments=None):
                 row["variant"] = f"{row['variant']} {tile}".strip()
             results["rows"].append(row)
             percentages(results)
-            print(report.line(row) + (f"  {row['failed']}" if row.get("failed") else ""), flush=True)
+            failed = f"  {row['failed']}" if row.get("failed") else ""
+            print(report.line(row) + failed, flush=True)
             gc.collect()
             if not device_works():
                 results["not_run"] = [c.label for c in cases[index + 1:]]

@@ -1,8 +1,8 @@
-"""The rows of the benchmark: which text at which sizes, against which bare products, with which goal.
+"""The rows of the benchmark: which text, which sizes, against which bare products, with which goal.
 
-A Case is data. `shape` has the sizes by name; `gemms` are the products that cuBLAS runs for the same
-work, each alone (none: a copy of the same bytes is the rival); `goal` and `burst_goal` bound time over
-them. Everything is bf16 unless the text says otherwise.
+A Case is data. `shape` has the sizes by name; `gemms` are the products that cuBLAS runs for the
+same work, each alone (none: a copy of the same bytes is the rival); `goal` and `burst_goal` bound
+time over them. Everything is bf16 unless the text says otherwise.
 """
 
 import re
@@ -22,7 +22,7 @@ BETWEEN_WRT = ["x", "a", "wo", "gamma1", "gate", "up", "down", "gamma2", "wq", "
 
 @dataclass(frozen=True)
 class Gemm:
-    """[m, k] times [k, n]; a left operand of major "M", or a right one of "N", is stored transposed."""
+    """[m, k] times [k, n]; a left operand of major "M", a right one of "N" is stored transposed."""
 
     m: int
     n: int
@@ -37,8 +37,8 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a case's programs or schedules come from. They run in the order of `names`, and what one
-    gives the next ones find by name."""
+    """Where a case's programs or schedules come from. They run in the order of `names`, and what
+    one gives the next ones find by name."""
 
     file: Path
     names: tuple
@@ -161,14 +161,14 @@ def rope_cases():
     shape = lambda w: {"B": 2, "S": TOKENS // 2, "D": w, **heads(w)}
     gemm = lambda w: (Gemm(TOKENS, w + w // 2, w),)
     for w, goal in zip(WIDTHS, (0.945, 0.97, 0.98)):
-        made.append(Case("rope", "norm_rope", w, shape(w), program("rope", "norm_rope"), "norm_rope",
-                         gemm(w), goal))
+        made.append(Case("rope", "norm_rope", w, shape(w), program("rope", "norm_rope"),
+                         "norm_rope", gemm(w), goal))
     wrt = ["x", "gamma", "wq", "wk", "wv", "gamma_q", "gamma_k"]
     training = Source(PROGRAMS / "qwen3.coda", (), "qkv_norm",
                       (("grad", True), ("wrt", wrt)), gives=("q", "k", "v"))
     for w, goal in zip(WIDTHS, (0.97, 0.985, 0.985)):
-        made.append(Case("rope", "qk_norm_rope", w, shape(w), training, "norm_qk_norm_rope", gemm(w),
-                         goal))
+        made.append(Case("rope", "qk_norm_rope", w, shape(w), training, "norm_qk_norm_rope",
+                         gemm(w), goal))
     return made
 
 

@@ -1,5 +1,5 @@
-"""Inputs for a case, and the judgement of what it computed: as good as the unfused sequence, or it says
-how much worse."""
+"""Inputs for a case, and the judgement of what it computed: as good as the unfused sequence, or by
+how much it is worse."""
 
 import inspect
 
@@ -10,8 +10,8 @@ from truth import FORMULAS
 
 SLACK = 1.05  # over the error of the unfused bf16 sequence
 EXACT = 2e-6  # where f32 results are as exact as the truth is
-SCALARS = {"eps": 1e-5, "ignore_index": -100, "d_loss": 1.0, "lr": 1e-3, "beta1": 0.9, "beta2": 0.95,
-           "weight_decay": 0.1, "bias1": 0.1, "bias2": 0.05, "grad_scale": 0.5}
+SCALARS = {"eps": 1e-5, "ignore_index": -100, "d_loss": 1.0, "lr": 1e-3, "beta1": 0.9,
+           "beta2": 0.95, "weight_decay": 0.1, "bias1": 0.1, "bias2": 0.05, "grad_scale": 0.5}
 WEIGHTS = {"w", "wo", "wq", "wk", "wv", "gate", "up", "down"}
 
 
@@ -41,8 +41,8 @@ def draw(param, sizes, device, generator):
 
 
 def draw_all(opened, tensors, device, generator):
-    """What the parameters of these runs need and nothing gives yet, and poisoned results; what is to be
-    accumulated in starts from random contents."""
+    """What the parameters of these runs need and nothing gives yet, and poisoned results; what is
+    to be accumulated in starts from random contents."""
     for run in opened:
         sizes = run.facts["sizes"]
         for param in run.params:
@@ -97,7 +97,7 @@ def truth_dtype(flops, device):
 
 
 def check(case, opened, runs, tensors, device="cuda"):
-    """Runs twice on poisoned results; errors by result, and whether both runs gave the same bits."""
+    """Runs twice on poisoned results; errors by result, and whether both runs gave equal bits."""
     accumulated = {r["name"]: tensors[r["name"]].clone()
                    for run in opened for r in run.results if r["accumulates"]}
     results = {r["name"]: r for run in opened for r in run.results}

@@ -1,7 +1,7 @@
-"""Seconds from a text to a finished first run: cold, with an empty cache, and warm, in a new process.
+"""Seconds from a text to a finished first run: cold, with an empty cache; warm, in a new process.
 
-The CUDA context exists before the clock starts, tensors too. The first kernel of a process also loads
-the compiler; it is listed apart.
+The CUDA context exists before the clock starts, tensors too. The first kernel of a process also
+loads the compiler; it is listed apart.
 """
 
 import json

@@ -48,8 +48,8 @@ fi
 build/coda env || true
 
 # What the sanitizers see, in words: TMA and plain loads, one and several products, sums along K,
-# columns of several tensors, heads, row and column blocks, pick, accumulation, streams of each kind,
-# the predicated path (odd sizes), attention.
+# columns of several tensors, heads, row and column blocks, pick, accumulation, streams of each
+# kind, the predicated path (odd sizes), attention.
 readonly sample=(
   "linear.coda linear M=200 N=328 K=136"
   "linear.coda linear M=65 N=129 K=63"

@@ -1,9 +1,9 @@
 """How time is taken: the clock decides the ratio, so every figure names its protocol.
 
 burst: 30 ms idle before each candidate, so that the clock is high. sustained: after 0.2 s of
-back-to-back work, at the clock that the card's power allows: the state of a training run. Either way
-the candidate runs in pairs with the base (base, x, base, x, …) between CUDA events, and a figure is
-the median over the pairs.
+back-to-back work, at the clock that the card's power allows: the state of a training run. Either
+way the candidate runs in pairs with the base (base, x, base, x, …) between CUDA events, and a
+figure is the median over the pairs.
 """
 
 import statistics

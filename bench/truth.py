@@ -1,11 +1,11 @@
 """What each benchmarked program computes, in PyTorch.
 
 One formula serves three ends. On float64 (or float32) copies of the inputs it is the truth. On the
-inputs themselves it is the unfused bf16 sequence, which rounds where a library's kernels would store:
-that is the naive error. And torch.compile of that sequence is a rival.
+inputs themselves it is the unfused bf16 sequence, which rounds where a library's kernels would
+store: that is the naive error. And torch.compile of that sequence is a rival.
 
-A formula takes tensors by name and gives results by name. `store` rounds to bf16 in the unfused
-sequence and does nothing in the truth; statistics are taken in f32 or wider.
+A formula takes tensors by name and gives results by name. `stored_like` rounds to bf16 in the
+unfused sequence and does nothing in the truth; statistics are taken in f32 or wider.
 """
 
 import torch
@@ -108,7 +108,7 @@ def norm_rope(p, ss, wq, wk, wv, cos, sin, eps):
 
 @formula
 def norm_qk_norm_rope(p, r, wq, wk, wv, gamma_q, gamma_k, cos, sin, eps):
-    """The second kernel of qwen3.coda's qkv_norm in training; z and rsqrt are what backward reads."""
+    """The second kernel of qwen3.coda's qkv_norm in training; backward reads z and rsqrt."""
     store = stored_like(p)
     zq, zk, v = (store(r[:, None] * (p @ w.t())) for w in (wq, wk, wv))
 
@@ -183,7 +183,8 @@ def token_losses(x, w, target, ignore_index):
     z = wide(x @ w.t())
     lse = z.logsumexp(1)
     hit = z.gather(1, target.clamp(0, len(w) - 1)[:, None])[:, 0]
-    return {"loss": torch.where(target == ignore_index, torch.zeros_like(lse), lse - hit), "lse": lse}
+    loss = torch.where(target == ignore_index, torch.zeros_like(lse), lse - hit)
+    return {"loss": loss, "lse": lse}
 
 
 @formula
@@ -285,7 +286,8 @@ def bias_grad(dz):
 def cross_entropy_rows(z, target, ignore_index):
     lse = wide(z).logsumexp(1)
     hit = wide(z).gather(1, target[:, None])[:, 0]
-    return {"loss": torch.where(target == ignore_index, torch.zeros_like(lse), lse - hit), "lse": lse}
+    loss = torch.where(target == ignore_index, torch.zeros_like(lse), lse - hit)
+    return {"loss": loss, "lse": lse}
 
 
 @formula
