@@ -42,12 +42,15 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
   Arguments arguments(program, sizes, layouts);
   std::deque<streaming::Space> spaces;
   std::deque<Kernel> kernels;
-  int threads = 32;
+  int threads = 0, most = 32;
   for (std::size_t s = 0; s < checked.spaces().size(); ++s) {
     spaces.emplace_back(checked, s, sizes, layouts);
     kernels.emplace_back(spaces.back(), arguments, static_cast<int>(s));
-    threads = std::max(threads, kernels.back().threads());
+    const int own = kernels.back().threads();
+    most = std::max(most, own);
+    if (!kernels.back().suits_any()) threads = std::max(threads, own);
   }
+  if (threads == 0) threads = most;
   const bool wide = most_elements(program, sizes) >= kMostNarrow;
   std::string functions, calls;
   std::int64_t blocks = 0;
@@ -73,13 +76,13 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
   const std::string entry = identifier(program.name());
   plan.page = commented(print(program)) +
               "#include \"maps.cuh\"\n#include \"philox.cuh\"\n#include \"stream.cuh\"\n\n"
-              "#define EACH(n) _Pragma(\"unroll\") for (int i = 0; i < n; ++i)\n\n"
-              "namespace coda {\n\nusing Index = " +
+              "using namespace coda;\nusing Index = " +
               std::string(wide ? "unsigned long long" : "unsigned") + ";\n\n" +
-              arguments.declaration() + "\n" + functions + "}  // namespace coda\n\n" +
-              "extern \"C\" __global__ void __launch_bounds__(" + std::to_string(threads) + ") " +
-              entry + "(const __grid_constant__ coda::Arguments a) {\n" +
-              "  using namespace coda;\n  const Index block = blockIdx.x;\n" + calls + "}\n";
+              arguments.declaration("Arguments_" + entry) + "using Arguments = Arguments_" + entry +
+              ";\n\n" + functions + "extern \"C\" __global__ void __launch_bounds__(" +
+              std::to_string(threads) + ") " + entry +
+              "(const __grid_constant__ Arguments_" + entry + " a) {\n" +
+              "  const Index block = blockIdx.x;\n" + calls + "}\n";
   plan.launches.push_back({.entry = entry,
                            .words = arguments.words(),
                            .grid = {blocks, 1, 1},

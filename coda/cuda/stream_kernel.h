@@ -62,8 +62,10 @@ struct Shape {
   enum class Kind : std::uint8_t { rows, columns } kind = Kind::rows;
   int team = 32;       // threads of a row; columns: threads side by side
   int teams = 8;       // of a block
-  bool keeps = true;   // rows: everything is loaded once
-  int unroll = 1;      // rows that does not keep: vectors at a time; columns: rows at a time
+  bool keeps = true;    // rows: everything is loaded once, before the first pass
+  bool whole = true;    // rows: each thread's vectors are unrolled, else `unroll` at a time
+  bool by_slot = false;  // whole, without keeping: one vector after another
+  int unroll = 1;       // columns: rows at a time
   std::int64_t chunks = 1;  // rows without statistics: blocks of a row
 };
 
@@ -74,6 +76,7 @@ class Kernel {
   // Threads that suit it best; then the code, for blocks of that many threads.
   int threads() const { return shape_.team * shape_.teams; }
   void set_threads(int threads);
+  bool suits_any() const;  // does as well with another number of threads
   std::string text();
   std::int64_t blocks() const;
   std::string name() const { return "space_" + std::to_string(number_); }
@@ -96,11 +99,12 @@ class Kernel {
   // stream_shape.cpp: vectors and threads.
   void choose_widths();
   void merge_axes(Loop& loop);
-  void choose_width(Loop& loop);
+  void choose_width(Loop& loop, int forced);
   void choose_shape();
   void set_slots();
   std::int64_t words(const Loop& loop) const;
-  std::int64_t accumulator_words(const Loop& loop) const;
+  std::int64_t sum_words(const Loop& loop, bool of_slots) const;
+  bool rereads() const;
 
   // stream_text.cpp: the function around the loops.
   void emit_rows();
@@ -108,6 +112,10 @@ class Kernel {
   void emit_row_work(int level);
   void emit_pass(int level, Loop& loop);
   void emit_loads(Loop& loop, int level);
+  void emit_load(Loop& loop, int level);
+  void declare_packs(const Loop& loop, int level, int slots);
+  static bool wants(const Access& access, int level);
+  void choose_rows(std::int64_t least, bool groups);
   void emit_slot(const Loop& loop);
   void emit_work(Loop& loop, const Work& work);
   void emit_reductions(int level);
@@ -176,6 +184,7 @@ class Kernel {
   std::set<std::int32_t> commented_;
   const Loop* in_ = nullptr;   // the loop whose slot is being written
   bool after_ = false;         // writing what follows the last row of a group
+  std::string pack_at_ = "u";
   std::string picked_at_;      // pick: the one column
   bool in_slot_rows_ = false;  // columns: rows are slots
   mutable std::map<std::int32_t, bool> precise_;

@@ -10,7 +10,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMostThreads = 512;
 constexpr std::int64_t kKeptWords = 48;   // of a thread, what is loaded before anything is computed
-constexpr std::int64_t kGroupWords = 112;  // the same with sums along rows
+constexpr std::int64_t kMostWords = 160;  // of a thread, with sums along rows
+constexpr std::int64_t kSumWords = 96;    // sums alone
 constexpr std::int64_t kMostSlots = 8;
 constexpr std::int64_t kAtOnce = 16;      // bytes of a memory access
 
@@ -52,7 +53,7 @@ void Kernel::merge_axes(Loop& loop) {
   }
 }
 
-void Kernel::choose_width(Loop& loop) {
+void Kernel::choose_width(Loop& loop, int forced) {
   const std::int64_t extent = loop.axes.back().extent;
   int small = 0, large = 0;
   each_access(loop, [&](Access& access) {
@@ -97,8 +98,13 @@ void Kernel::choose_width(Loop& loop) {
     });
     return all;
   };
-  while (width > 1 && !fits()) width /= 2;
-  if (width == 1) fits();
+  if (forced != 0) {
+    width = forced;
+    fits();
+  } else {
+    while (width > 1 && !fits()) width /= 2;
+    if (width == 1) fits();
+  }
   loop.width = width;
   loop.vectors = loop.axes.back().extent / width;
   loop.padded = loop.vectors;
@@ -118,7 +124,23 @@ void Kernel::choose_widths() {
   for (Loop& loop : loops_) {
     if (loop.axes.empty()) throw Refused{"a loop without axes"};
     merge_axes(loop);
-    choose_width(loop);
+    choose_width(loop, 0);
+  }
+  // What sums over heads leave has the vectors of the heads.
+  for (const Loop& loop : loops_) {
+    for (const auto& [level, works] : loop.works) {
+      for (const Work& work : works) {
+        if (work.kind != Work::Kind::accumulate) continue;
+        const Value made{work.node};
+        if (work.value == space_.node(made).args[0]) continue;
+        for (Loop& sums : loops_) {
+          const auto after = sums.works.find(kAfterRows);
+          if (&sums == &loop || after == sums.works.end()) continue;
+          if (sums.axes.size() == 1 && sums.axes[0].factor == loop.axes.back().factor)
+            choose_width(sums, loop.width);
+        }
+      }
+    }
   }
 }
 
@@ -132,12 +154,25 @@ std::int64_t Kernel::words(const Loop& loop) const {
   return words;
 }
 
-std::int64_t Kernel::accumulator_words(const Loop& loop) const {
-  std::int64_t words = 0;
-  for (const auto& [level, works] : loop.works)
-    for (const Work& work : works)
-      if (work.kind == Work::Kind::accumulate) words += loop.width;
-  return words;
+// Registers of sums along rows: of those that each slot has, or of one for all slots.
+std::int64_t Kernel::sum_words(const Loop& loop, bool of_slots) const {
+  std::set<std::pair<std::int32_t, Path>> seen;
+  for (const auto& [level, works] : loop.works) {
+    for (const Work& work : works) {
+      if (work.kind != Work::Kind::accumulate) continue;
+      const bool own = work.value == space_.node(Value{work.node}).args[0];
+      if (own == of_slots) seen.insert({work.node, collapsed_path(work)});
+    }
+  }
+  return static_cast<std::int64_t>(seen.size()) * loop.width;
+}
+
+// Does a later pass read what an earlier one has read?
+bool Kernel::rereads() const {
+  for (const Loop& loop : loops_)
+    for (const auto& [key, access] : loop.reads)
+      if (access.view.tensor >= 0 && access.lanes && access.levels.size() > 1) return true;
+  return false;
 }
 
 void Kernel::choose_shape() {
@@ -160,7 +195,8 @@ void Kernel::choose_shape() {
   for (const Loop& loop : loops_) fixed = fixed || loop.fixed;
   if (groups && !reduces && !row_sums && !fixed && loops_.size() == 1) {
     const std::int64_t each = std::max<std::int64_t>(1, words(loops_[0]));
-    shape_ = {.kind = Shape::Kind::columns, .team = 32, .teams = kThreads / 32, .keeps = false};
+    shape_ = {.kind = Shape::Kind::columns, .team = 32, .teams = kThreads / 32, .keeps = false,
+              .whole = false};
     if (space_.seen() == Rows::outer) shape_.teams = kMostThreads / 32;
     shape_.unroll = static_cast<int>(std::clamp<std::int64_t>(32 / each, 1, 8));
     set_slots();
@@ -184,37 +220,96 @@ void Kernel::choose_shape() {
     set_slots();
     return;
   }
-  const std::int64_t limit = groups ? kGroupWords : kKeptWords;
-  for (std::int64_t team = groups ? std::max<std::int64_t>(least, 32) : least; team <= kMostThreads;
-       team *= 2) {
-    if (space_.row_count() == 1 && team < kMostThreads) continue;
-    std::int64_t all = 0, most = 1;
+  choose_rows(least, groups);
+  set_slots();
+}
+
+// Threads of a row: few, so that many rows are in flight, but enough for what a row keeps.
+void Kernel::choose_rows(std::int64_t least, bool groups) {
+  struct Need {
+    std::int64_t all = 0, pass = 0, one = 0, slots = 1, sums = 0;
+  };
+  const auto need = [&](std::int64_t team) {
+    Need out;
     for (const Loop& loop : loops_) {
       const std::int64_t slots = std::max<std::int64_t>(1, divide_up(loop.items, team));
-      all += slots * (words(loop) + accumulator_words(loop));
-      most = std::max(most, slots);
+      out.all += slots * words(loop);
+      out.pass = std::max(out.pass, slots * words(loop));
+      out.one = std::max(out.one, words(loop));
+      out.slots = std::max(out.slots, slots);
+      out.sums += slots * sum_words(loop, true) + sum_words(loop, false);
     }
-    if (all > limit || most > kMostSlots) continue;
+    return out;
+  };
+  std::int64_t total = 0, slot_sums = 0;
+  for (const Loop& loop : loops_) {
+    total += loop.items * words(loop);
+    slot_sums += sum_words(loop, true);
+  }
+  const auto take = [&](std::int64_t team, int threads) {
     shape_ = {.team = static_cast<int>(team),
-              .teams = static_cast<int>(team > 32 ? 1 : kThreads / team)};
-    set_slots();
+              .teams = static_cast<int>(team > 32 ? 1 : threads / team)};
+  };
+  const bool again = rereads();
+  if (groups) least = std::max<std::int64_t>(least, 32);
+  if (slot_sums > 0) {
+    for (std::int64_t team = least; team <= kMostThreads; team *= 2) {
+      const Need at = need(team);
+      const std::int64_t most = team > kThreads ? kMostWords / 2 : kMostWords;
+      if (at.slots > kMostSlots || at.sums > kSumWords) continue;
+      const bool by_slot = !again && at.pass > kKeptWords;
+      if ((again ? at.all : by_slot ? at.one : at.pass) + at.sums > most) continue;
+      take(team, kThreads);
+      shape_.keeps = again;
+      shape_.by_slot = by_slot;
+      return;
+    }
+    throw Refused{"sums along rows of rows too wide for registers"};
+  }
+  if (groups) {
+    // Rows of a block side by side: a barrier for each row would cost more than the row.
+    const std::int64_t team = total / std::max<std::int64_t>(1, need(1).one) > 4096 ? kMostThreads
+                                                                                     : 32;
+    const Need at = need(team);
+    const bool keeps = at.slots <= 2 * kMostSlots && at.all <= (again ? 2 : 1) * kKeptWords;
+    take(std::max(team, least), keeps && again ? kThreads : kMostThreads);
+    shape_.keeps = shape_.whole = keeps;
+    shape_.unroll = static_cast<int>(
+        std::clamp<std::int64_t>(32 / std::max<std::int64_t>(1, at.one), 1, 4));
+    if (at.one > 32) shape_.teams = std::max(1, shape_.teams / 2);
     return;
   }
-  if (groups) throw Refused{"sums along rows of rows too wide for registers"};
-  std::int64_t each = 1;
-  for (const Loop& loop : loops_) each = std::max(each, words(loop));
-  shape_ = {.team = kMostThreads, .teams = 1, .keeps = false};
-  shape_.unroll = static_cast<int>(std::clamp<std::int64_t>(24 / each, 1, 4));
-  set_slots();
+  for (std::int64_t team = least; team <= kMostThreads; team *= 2) {
+    if (space_.row_count() == 1 && team < kMostThreads) continue;
+    const Need at = need(team);
+    const std::int64_t most = again && team <= kThreads ? 2 * kKeptWords : kKeptWords;
+    if (at.all > most || at.slots > kMostSlots) continue;
+    return take(team, kThreads);
+  }
+  std::int64_t narrowest = kMostThreads;
+  for (const Loop& loop : loops_)
+    if (8 * loop.items * words(loop) >= total) narrowest = std::min(narrowest, loop.items);
+  std::int64_t team = power_of_two(narrowest + 1) / 2;
+  if (again || space_.row_count() == 1) team = kMostThreads;
+  take(std::clamp(team, std::max<std::int64_t>(least, 32), std::int64_t{kMostThreads}), kThreads);
+  shape_.keeps = shape_.whole = false;
+  shape_.unroll = static_cast<int>(
+      std::clamp<std::int64_t>(32 / std::max<std::int64_t>(1, need(1).one), 1, 4));
 }
 
 void Kernel::set_slots() {
   for (Loop& loop : loops_) {
-    const bool whole = shape_.kind == Shape::Kind::rows && shape_.keeps && shape_.chunks == 1;
+    const bool whole =
+        shape_.kind == Shape::Kind::rows && shape_.whole && shape_.chunks == 1;
     loop.slots = whole ? static_cast<int>(std::max<std::int64_t>(
                              1, divide_up(loop.items, shape_.team)))
                        : shape_.unroll;
   }
+}
+
+bool Kernel::suits_any() const {
+  return shape_.kind == Shape::Kind::columns ||
+         (space_.row_count() == 1 && shape_.kind == Shape::Kind::rows);
 }
 
 void Kernel::set_threads(int threads) {
@@ -249,7 +344,7 @@ std::string Kernel::summary() const {
     text += ", " + std::to_string(loop.slots) + " x " + std::to_string(loop.width) + " of";
     for (const Axis& axis : loop.axes) text += " " + axis.factor.text();
   }
-  if (shape_.kind == Shape::Kind::rows && !shape_.keeps) text += ", rows read once a pass";
+  if (shape_.kind == Shape::Kind::rows && !shape_.whole) text += ", looped";
   return text;
 }
 

@@ -44,10 +44,10 @@ void Kernel::emit_slot(const Loop& loop) {
     std::string item = "member + kTeam * u";
     if (!after_ && shape_.chunks > 1)
       item = "chunk * " + std::to_string(at_once) + " + " + item;
-    if (!after_ && !shape_.keeps) item = "base + " + item;
+    if (!after_ && !shape_.whole) item = "base + " + item;
     if (after_ && shape_.kind == Shape::Kind::columns) item = "tile * kTeam + member";
     line("const Index item = " + item + ";");
-    ok = loop.items % at_once == 0 && !after_ ? "true" : "item < " + items;
+    ok = ok_always(loop) && !after_ ? "true" : "item < " + items;
   }
   const bool one_axis = loop.axes.size() == 1;
   if (loop.padded != loop.vectors) {
@@ -108,32 +108,41 @@ void Kernel::name_reads(Loop& loop) {
 }
 
 // level < 0: of all levels.
-void Kernel::emit_loads(Loop& loop, int level) {
-  std::string declared;
-  const auto wanted = [&](const Access& access) {
-    return access.loads && (level < 0 || access.levels.contains(level));
-  };
-  bool any = false;
+bool Kernel::wants(const Access& access, int level) {
+  return access.loads && (level < 0 || access.levels.contains(level));
+}
+
+void Kernel::declare_packs(const Loop& loop, int level, int slots) {
   for (const auto& [key, access] : loop.reads) {
-    if (!wanted(access)) continue;
-    any = true;
+    if (!wants(access, level)) continue;
     const DType dtype = dtype_of(access.view.tensor);
-    const std::string slots = "[" + std::to_string(loop.slots) + "]";
-    if (access.lanes) {
-      line("Pack<" + std::string(element_of(dtype)) + ", " +
-           std::to_string(loop.width * access.parts) + "> " + access.name + slots + ";");
-    } else {
-      line(std::string(type_of(lane_of(dtype, Lane::f32))) + " " + access.name + slots + ";");
-    }
+    const std::string type =
+        access.lanes ? "Pack<" + std::string(element_of(dtype)) + ", " +
+                           std::to_string(loop.width * access.parts) + ">"
+                     : std::string(type_of(lane_of(dtype, Lane::f32)));
+    line(type + " " + access.name + "[" + std::to_string(slots) + "];");
   }
-  if (!any) return;
+}
+
+void Kernel::emit_loads(Loop& loop, int level) {
+  if (std::ranges::none_of(loop.reads,
+                           [&](const auto& read) { return wants(read.second, level); }))
+    return;
+  declare_packs(loop, level, loop.slots);
   line("#pragma unroll");
   line("for (int u = 0; u < " + std::to_string(loop.slots) + "; ++u) {");
   ++indent_;
   in_ = &loop;
   emit_slot(loop);
+  emit_load(loop, level);
+  --indent_;
+  line("}");
+}
+
+// Of one slot.
+void Kernel::emit_load(Loop& loop, int level) {
   for (const auto& [key, access] : loop.reads) {
-    if (!wanted(access)) continue;
+    if (!wants(access, level)) continue;
     const DType dtype = dtype_of(access.view.tensor);
     const std::string at =
         arguments_.pointer(access.view.tensor) + " + " + offset(access, owner_of(access.view));
@@ -145,7 +154,7 @@ void Kernel::emit_loads(Loop& loop, int level) {
       const Factor rows = space_.view(node.args[0])->factors[0];
       condition += " && " + id + " >= 0 && " + id + " < " + arguments_.extent(rows);
     }
-    const std::string name = access.name + "[u]";
+    const std::string name = access.name + "[" + pack_at_ + "]";
     if (!access.lanes) {
       line(name + " = " + condition + " ? value_at(" + at + ") : " +
            literal(0, lane_of(dtype, Lane::f32)) + ";");
@@ -163,12 +172,10 @@ void Kernel::emit_loads(Loop& loop, int level) {
       line("if (" + condition + ") " + name + ".load(" + at + stride + ");");
     }
   }
-  --indent_;
-  line("}");
 }
 
 bool Kernel::ok_always(const Loop& loop) const {
-  return shape_.kind == Shape::Kind::rows && loop.padded == loop.vectors &&
+  return shape_.kind == Shape::Kind::rows && loop.padded == loop.vectors && loop.items > 0 &&
          loop.items % (std::int64_t{shape_.team} * loop.slots) == 0;
 }
 
@@ -282,7 +289,9 @@ void Kernel::emit_pass(int level, Loop& loop) {
   if (works == loop.works.end()) return;
   in_ = &loop;
   slot_names_.clear();
-  const bool looped = shape_.kind == Shape::Kind::rows && !shape_.keeps && level != kAfterRows;
+  const bool rows = shape_.kind == Shape::Kind::rows && level != kAfterRows;
+  const bool looped = rows && !shape_.whole, by_slot = rows && shape_.by_slot;
+  if (rows && shape_.whole && !shape_.keeps && !by_slot) emit_loads(loop, level);
   if (looped) {
     const std::string items = arguments_.number("items_" + loop_name(loop), loop.items);
     line("for (Index base = 0; base < Index(" + items + "); base += kTeam * " +
@@ -295,6 +304,11 @@ void Kernel::emit_pass(int level, Loop& loop) {
        "; ++u) {");
   ++indent_;
   emit_slot(loop);
+  if (by_slot) {
+    pack_at_ = "0";
+    declare_packs(loop, level, 1);
+    emit_load(loop, level);
+  }
   commented_.clear();
   for (const Work& work : works->second) emit_work(loop, work);
   --indent_;
@@ -306,6 +320,7 @@ void Kernel::emit_pass(int level, Loop& loop) {
   for (const auto& key : slot_rows_) row_names_.erase(key);
   slot_rows_.clear();
   slot_names_.clear();
+  pack_at_ = "u";
   in_ = nullptr;
 }
 

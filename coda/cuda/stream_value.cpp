@@ -297,7 +297,7 @@ std::string Kernel::memory(Value v, const Path& path, Lane wanted) {
   }
   const Access& access = in_->reads.at({v.id, path});
   if (access.view.tensor >= 0) {
-    std::string text = access.name + "[u]";
+    std::string text = access.name + "[" + pack_at_ + "]";
     if (access.lanes) {
       const std::string i = access.parts == 1 ? "i"
                                               : std::to_string(access.parts) + " * i + " +

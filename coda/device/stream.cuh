@@ -7,6 +7,13 @@
 
 #include "maps.cuh"
 
+// Once for each of a vector's lanes, i.
+#ifndef CODA_HOST
+#define EACH(n) _Pragma("unroll") for (int i = 0; i < n; ++i)
+#else
+#define EACH(n) for (int i = 0; i < n; ++i)
+#endif
+
 namespace coda {
 
 // ---- memory ----
@@ -45,11 +52,13 @@ __device__ __forceinline__ void store_words(void* to, const unsigned* words) {
 
 template <int kWords>
 inline void load_words(unsigned* words, const void* from) {
-  __builtin_memcpy(words, __builtin_assume_aligned(from, 4 * kWords), 4 * kWords);
+  if (reinterpret_cast<unsigned long long>(from) % (4 * kWords) != 0) __builtin_trap();
+  __builtin_memcpy(words, from, 4 * kWords);
 }
 template <int kWords>
 inline void store_words(void* to, const unsigned* words) {
-  __builtin_memcpy(__builtin_assume_aligned(to, 4 * kWords), words, 4 * kWords);
+  if (reinterpret_cast<unsigned long long>(to) % (4 * kWords) != 0) __builtin_trap();
+  __builtin_memcpy(to, words, 4 * kWords);
 }
 
 #endif
