@@ -97,6 +97,11 @@ std::string Arguments::pointer(int tensor) {
                {Word::Kind::pointer, tensor, 0});
 }
 
+bool Arguments::has_whole_elements(int tensor) const {
+  return layouts_[static_cast<std::size_t>(tensor)].alignment >=
+         static_cast<std::int64_t>(size_of(tensor_type(tensor).dtype));
+}
+
 std::string Arguments::stride(int tensor, std::size_t factor) {
   const Factor axis = factors_of(tensor_type(tensor)).at(factor);
   const std::int64_t value = layouts_[static_cast<std::size_t>(tensor)].strides.at(factor);

@@ -32,6 +32,8 @@ class Arguments {
   std::string map(std::string_view name, MapSpec spec);
   // A parameter (const) or, after these, a result: `a.x`.
   std::string pointer(int tensor);
+  // Whether every element lies at a multiple of its size.
+  bool has_whole_elements(int tensor) const;
   // In elements, of factor `factor` of the tensor's declared type: `a.x_stride_M`.
   std::string stride(int tensor, std::size_t factor);
   // `a.size_M`; a number where the dim has no name.

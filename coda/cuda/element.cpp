@@ -287,18 +287,37 @@ Emitted ElementEmitter::value(Value value, const Coordinates& coordinates, Lane 
   return emitted;
 }
 
-Emitted ElementEmitter::load(int tensor, const Coordinates& coordinates) {
+const Type& ElementEmitter::type_of_tensor(int tensor) const {
   const auto t = static_cast<std::size_t>(tensor);
   const std::size_t params = program_.params().size();
-  const bool param = t < params;
-  const DType dtype =
-      param ? program_.params()[t].type.dtype : program_.results()[t - params].type.dtype;
-  const std::string& name = param ? program_.params()[t].name : program_.results()[t - params].name;
+  return t < params ? program_.params()[t].type : program_.results()[t - params].type;
+}
+
+// NOTE: an address that is no multiple of the element's size is read and written by bytes.
+Emitted ElementEmitter::load(int tensor, const Coordinates& coordinates) {
+  const DType dtype = type_of_tensor(tensor).dtype;
+  const auto t = static_cast<std::size_t>(tensor);
+  const std::size_t params = program_.params().size();
+  const std::string& name =
+      t < params ? program_.params()[t].name : program_.results()[t - params].name;
   const Lane lane = dtype == DType::f64 ? Lane::f64 : lane_of(dtype, Lane::f32);
-  const std::string text = "Element<" + std::string(element_of(dtype)) + ">::value(" +
-                           arguments_.pointer(tensor) + "[" + offset(tensor, coordinates) + "])";
+  const std::string pointer = arguments_.pointer(tensor), at = offset(tensor, coordinates);
+  const std::string element = arguments_.has_whole_elements(tensor)
+                                  ? pointer + "[" + at + "]"
+                                  : "load_bytes(" + pointer + ", " + at + ")";
+  const std::string text =
+      "Element<" + std::string(element_of(dtype)) + ">::value(" + element + ")";
   const int depth = depth_of(coordinates);
   return {define(type_of(lane), name, text, depth), lane, depth};
+}
+
+void ElementEmitter::store(int tensor, const Coordinates& coordinates, const std::string& value) {
+  const std::string pointer = arguments_.pointer(tensor), at = offset(tensor, coordinates);
+  const std::string rounded = "Element<" + std::string(element_of(type_of_tensor(tensor).dtype)) +
+                              ">::rounded(" + value + ")";
+  line(arguments_.has_whole_elements(tensor)
+           ? pointer + "[" + at + "] = " + rounded + ";"
+           : "store_bytes(" + pointer + ", " + at + ", " + rounded + ");");
 }
 
 Emitted ElementEmitter::compute(Value value, const Coordinates& coordinates, Lane lane) {

@@ -80,8 +80,9 @@ class ElementEmitter {
   // ---- values ----
   Emitted value(Value value, const Coordinates& coordinates, Lane lane);
   Emitted value(Value value, const Coordinates& coordinates);
-  // The element of a tensor in memory.
+  // The element of a tensor in memory: what it holds, and a value rounded into it.
   Emitted load(int tensor, const Coordinates& coordinates);
+  void store(int tensor, const Coordinates& coordinates, const std::string& value);
 
   Arguments& arguments() { return arguments_; }
   Lane real() const { return real_; }
@@ -118,6 +119,7 @@ class ElementEmitter {
   };
 
   void find_equal_values();
+  const Type& type_of_tensor(int tensor) const;
   // Runs `make` with scope `depth` as the innermost one.
   template <class Make>
   void in_scope(int depth, const Make& make);

@@ -70,9 +70,12 @@ Emitted ElementEmitter::join(Value value, const Coordinates& coordinates, Lane l
       const std::string before = start.empty() ? "" : at.text + " >= " + start + " && ";
       open("if (" + before + at.text + " < " + end + ")");
       // NOTE: a coordinate of the branch's own, so that nothing of it is computed outside.
-      const std::string own = fresh("at_" + piece.text());
-      line("const long long " + own + " = " + at.text +
-           (start.empty() ? "" : " - (" + start + ")") + ";");
+      std::string own = "0";
+      if (extent(piece, {}) != std::optional<std::int64_t>(1)) {
+        own = fresh("at_" + piece.text());
+        line("const long long " + own + " = " + at.text +
+             (start.empty() ? "" : " - (" + start + ")") + ";");
+      }
       Named named = without(factors, coordinates, axis);
       named.add(piece.factors, divide({own, this->depth()}, piece));
       const Emitted made = this->value(node.args[p], by_name(node.args[p], named), lane);

@@ -11,7 +11,6 @@
 namespace coda::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr std::int64_t kBlocksOfProcessor = 16;
 
 std::int64_t bytes_of(Lane lane) {
@@ -180,16 +179,12 @@ void GeneralPlanner::store_result(Phase& phase, const Result& result, int tensor
             ? Coordinate{}
             : named.coordinates[static_cast<std::size_t>(at - named.factors.begin())]);
   }
-  const std::string place =
-      phase.arguments.pointer(tensor) + "[" + phase.emitter.offset(tensor, declared) + "]";
-  const std::string element = "Element<" + std::string(element_of(type.dtype)) + ">";
   std::string text = value.text;
   if (result.store == Store::accumulate) {
-    const Lane stored = type.dtype == DType::f64 ? Lane::f64 : lane_of(type.dtype, Lane::f32);
-    const std::string before = convert(element + "::value(" + place + ")", stored, value.lane);
-    text = "exact::add(" + before + ", " + text + ")";
+    const Emitted before = phase.emitter.load(tensor, declared);
+    text = "exact::add(" + convert(before.text, before.lane, value.lane) + ", " + text + ")";
   }
-  phase.emitter.line(place + " = " + element + "::rounded(" + text + ");");
+  phase.emitter.store(tensor, declared, text);
 }
 
 // Results with the same factors are one kernel: everything is read before anything is stored.

@@ -11,6 +11,8 @@
 
 namespace coda::cuda {
 
+inline constexpr int kThreads = 256;  // of a block
+
 // What an earlier kernel stored: dense over `factors`, at a place in the workspace.
 struct Stored {
   std::string name;
@@ -52,9 +54,21 @@ class GeneralPlanner {
   void store_result(Phase& phase, const Result& result, int tensor, const Coordinates& coordinates,
                     const Emitted& value) const;
 
-  void products();    // general_products.cpp
-  void reductions();  // general_reduce.cpp
+  // general_products.cpp
+  void products();
+  void product(std::size_t space, const Accumulator& accumulator);
+  std::vector<std::string> sum_products(
+      ElementEmitter& emitter, const Accumulator& accumulator, std::size_t rows,
+      std::size_t columns,
+      const std::function<ElementEmitter::Named(std::size_t, std::size_t)>& named) const;
+  // general_reduce.cpp
+  void reductions();
   void reduce(Value value);
+  // Element k of what is reduced into the element of a value at `here`.
+  using Term =
+      std::function<Emitted(Phase&, const ElementEmitter::Named& here, const Coordinate& k)>;
+  // `op` (sum, reduce_max) over the axis that `value` reduces.
+  Stored tree(Value value, Op op, const Term& element);
   void materialise(Value value);
   void results();
   void scatter();    // general_scatter.cpp

@@ -4,6 +4,22 @@
 
 namespace coda {
 
+// Element `i` of an array at an address that is no multiple of the element's size.
+template <class T>
+__device__ __forceinline__ T load_bytes(const T* array, long long i) {
+  const unsigned char* from = reinterpret_cast<const unsigned char*>(array) + i * sizeof(T);
+  T element;
+  unsigned char* to = reinterpret_cast<unsigned char*>(&element);
+  for (unsigned b = 0; b < sizeof(T); ++b) to[b] = from[b];
+  return element;
+}
+template <class T>
+__device__ __forceinline__ void store_bytes(T* array, long long i, T element) {
+  unsigned char* to = reinterpret_cast<unsigned char*>(array) + i * sizeof(T);
+  const unsigned char* from = reinterpret_cast<const unsigned char*>(&element);
+  for (unsigned b = 0; b < sizeof(T); ++b) to[b] = from[b];
+}
+
 // The first index in first … last - 1 whose key is not below `key`; keys ascend.
 __device__ __forceinline__ long long lower_bound(const long long* keys, long long first,
                                                  long long last, long long key) {
@@ -48,8 +64,8 @@ __device__ __forceinline__ Visible visible_keys(long long query, long long queri
 }
 
 // The queries that see `key`.
-__device__ __forceinline__ Visible visible_queries(long long key, long long queries,
-                                                   long long keys, bool causal, long long window) {
+__device__ __forceinline__ Visible visible_queries(long long key, long long queries, long long keys,
+                                                   bool causal, long long window) {
   const long long first = key - (keys - queries);
   const long long span = window < queries + keys ? window : queries + keys;
   Visible seen = {0, queries};
