@@ -269,6 +269,10 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     }
   }
   page.slot_bytes = bytes;
+  std::int64_t depth = 0;
+  for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
+  // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
+  page.paced = loads && depth <= 40;
   page.wide = loads && problem.head == 0;
   const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
   page.stages =
@@ -305,17 +309,13 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     fields.rows.push_back(arguments.number("rows_" + at, problem.places[s].rows()));
     fields.columns.push_back(arguments.number("columns_" + at, problem.places[s].columns()));
   }
-  std::int64_t depth = 0;
   for (std::size_t t = 0; t < problem.depths.size(); ++t) {
     const std::int64_t tiles = (problem.depths[t] + kTileDepth - 1) / kTileDepth;
     fields.k_tiles.push_back(arguments.number("k_tiles_" + std::to_string(t), tiles));
-    depth += tiles;
   }
   arguments.table("order", 0);
   arguments.number("works", static_cast<std::int64_t>(candidate.order.table.size()));
-  // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
-  const bool paced = loads && depth <= 40;
-  arguments.number("pace", paced ? depth * 16 * 8 / 10 / (candidate.shape.units() * 2) : 0);
+  arguments.number("pace", depth * 16 * 8 / 10 / (candidate.shape.units() * 2));
   arguments.number("policy_a", kEvictNormal);
   arguments.number("policy_b", kEvictNormal);
   arguments.number("policy_in", kEvictFirst);
@@ -340,7 +340,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
       std::to_string(page.slot_bytes) + " bytes, groups of " + std::to_string(candidate.group) +
       " rows" +
       (candidate.narrow > 0 ? ", last column tile " + std::to_string(candidate.narrow) : "") +
-      (paced ? ", paced" : ""));
+      (page.paced ? ", paced" : ""));
   return plan;
 }
 

@@ -91,16 +91,17 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
   out += indented(space.before, "");
   out += "#pragma unroll\n      for (int j = 0; j < " +
          std::to_string(page.shape.head != 0 ? 2 : page.shape.unit / 16) + "; j++) {\n";
+  out += space.loads + "#pragma unroll\n        for (int g = 0; g < 2; g++) {\n";
   if (page.shape.head != 0) {
     const std::string sub = std::to_string(page.shape.head / 64);
     out += "        [[maybe_unused]] const int column = unit / " + sub + " * " +
            std::to_string(page.shape.head) + " + unit % " + sub +
-           " * 32 + j * 16 + (lane_id % 4) * 2;\n";
+           " * 32 + j * 16 + g * 8 + (lane_id % 4) * 2;\n";
   } else {
     out += "        [[maybe_unused]] const int column = unit * " + std::to_string(page.shape.unit) +
-           " + j * 16 + (lane_id % 4) * 2;\n";
+           " + j * 16 + g * 8 + (lane_id % 4) * 2;\n";
   }
-  out += space.chunk + "      }\n" + space.after + "    }\n";
+  out += space.chunk + "        }\n" + space.stores + "      }\n" + space.after + "    }\n";
   out += std::string("    ") + kHook + "void finish(" + arguments +
          "u32 rows_at,\n        State& state, int row, int first_column, int lane_id) "
          "{\n";
@@ -142,6 +143,8 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kHeads", page.shape.head / 64, "units of a head; 0: units are plain");
   constant("kConsumerRegisters", page.wide ? 240 : 232, "");
   constant("kProducerRegisters", page.wide ? 24 : 40, "");
+  out += std::string("  static constexpr bool kPaced = ") + (page.paced ? "true" : "false") +
+         ";  // epilogues wait for the next tile's main loop\n";
   out += std::string("  static constexpr bool kMnMajorA = ") +
          (page.mn_major_a ? "true" : "false") +
          ", kMnMajorB = " + (page.mn_major_b ? "true" : "false") + ";\n";

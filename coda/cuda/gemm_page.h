@@ -21,8 +21,9 @@ struct GemmPage {
   bool mn_major_a = false, mn_major_b = false;
   Precision precision = Precision::exact;
   std::vector<SpaceText> spaces;
-  int maps = 0;       // of each space, at most
-  bool wide = false;  // consumers have 240 registers, which leaves producers 24
+  int maps = 0;        // of each space, at most
+  bool paced = false;  // epilogues wait for the next tile's main loop
+  bool wide = false;   // consumers have 240 registers, which leaves producers 24
 };
 
 // The expressions by which the page reads its argument, in the order of the spaces (or terms).

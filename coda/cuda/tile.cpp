@@ -26,8 +26,9 @@ bool SpaceText::operator==(const SpaceText& other) const {
   };
   return std::ranges::equal(slots, other.slots, same) && column_fields == other.column_fields &&
          column_code == other.column_code && state_fields == other.state_fields &&
-         before == other.before && chunk == other.chunk && after == other.after &&
-         finish == other.finish && maps == other.maps;
+         loads == other.loads && stores == other.stores && before == other.before &&
+         chunk == other.chunk && after == other.after && finish == other.finish &&
+         maps == other.maps;
 }
 
 std::int64_t head_of(const Places& places) {
@@ -101,7 +102,7 @@ TileText::TileText(const Places& places, std::span<const Layout> layouts, Argume
                            "lane",
                            "lane_id",
                            "load_column",
-                           "load_tile",
+                           "load_pairs",
                            "matrices",
                            "pairs",
                            "quad_sum",
@@ -114,7 +115,7 @@ TileText::TileText(const Places& places, std::span<const Layout> layouts, Argume
                            "scalar",
                            "slot",
                            "state",
-                           "tile_of",
+                           "unpacked",
                            "unit",
                            "warp"}) {
     taken_.insert(name);
@@ -287,11 +288,12 @@ TileText::Held TileText::lower_accumulator(std::size_t index, Value value) {
   const std::string at =
       std::to_string(first) + " + h * " + std::to_string(shape_.unit / 2) + " + ";
   if (shape_.head == 0) {
-    return name_parts(value, Where::chunk, Lane::f32, {"accumulator(acc, " + at + "j * 8)"});
+    return name_parts(value, Where::chunk, Lane::f32,
+                      {"accumulator(acc, " + at + "j * 8 + g * 4)"});
   }
-  return name_parts(
-      value, Where::chunk, Lane::f32,
-      {"accumulator(acc, " + at + "j * 8)", "accumulator(acc, " + at + "16 + j * 8)"});
+  return name_parts(value, Where::chunk, Lane::f32,
+                    {"accumulator(acc, " + at + "j * 8 + g * 4)",
+                     "accumulator(acc, " + at + "16 + j * 8 + g * 4)"});
 }
 
 TileText::Held TileText::lower_parameter(Value value) {
@@ -303,7 +305,7 @@ TileText::Held TileText::lower_parameter(Value value) {
   const std::vector<int> slots = slots_for(name, value.id, dtype, lines, columns, true, false);
   std::vector<std::string> reads;
   const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
-  for (int p = 0; p < parts; ++p) reads.push_back(read_slots(slots, dtype, p, columns));
+  for (int p = 0; p < parts; ++p) reads.push_back(read_slots(slots, dtype, p));
   return name_parts(value, Where::chunk, Lane::f32, reads);
 }
 
@@ -339,7 +341,7 @@ TileText::Held TileText::lower_column_vector(Value value) {
                         period + ");\n";
     return name_parts(value, Where::chunk, lane,
                       {"column_of<" + std::string(dtype == DType::bf16 ? "Bf16Pair" : "F16Pair") +
-                       ">(columns." + field + ", j)"});
+                       ">(columns." + field + ", j, g)"});
   }
   const std::string stride = arguments_.number(name + "_step", line->stride);
   std::vector<std::string> reads;
@@ -425,9 +427,11 @@ TileText::Held TileText::lower_block_reduce(Value value) {
     const bool all = require_extent(node.attr.axis, places_.sizes()) == places_.rows();
     if (!all || node.op != Op::block_sum) refuse(value, "is no sum over blocks of all rows");
     out_.before += "        float " + name + "[" + std::to_string(shape_.unit / 16) + "];\n";
+    out_.loads += "        Chunk " + name + "_chunk;\n";
     out_.chunk += comment(value);
-    out_.chunk += "        " + name + "[j] = column_sum(" +
-                  masked(operand.parts[0], value, "0.0f", true) + ", lane_id);\n";
+    out_.chunk += "        " + name + "_chunk.put(g, " +
+                  masked(operand.parts[0], value, "0.0f", true) + ");\n";
+    out_.stores += "        " + name + "[j] = column_sum(" + name + "_chunk, lane_id);\n";
     return {Where::block, Lane::f32, {name}};
   }
   if (!place || place->inner != 1 || place->extent != places_.columns()) {
@@ -448,8 +452,14 @@ TileText::Held TileText::lower_block_reduce(Value value) {
         "        if (h * " + std::to_string(shape_.unit) + " % 64 == 0) " + object + " = {};\n";
   }
   out_.chunk += comment(value);
-  out_.chunk +=
-      "        " + object + ".take(" + masked(operand.parts[0], value, identity, false) + ");\n";
+  const std::string element = masked(operand.parts[0], value, identity, false);
+  if (node.op == Op::block_logsumexp) {
+    out_.loads += "        Chunk " + name + "_chunk;\n";
+    out_.chunk += "        " + name + "_chunk.put(g, " + element + ");\n";
+    out_.stores += "        " + object + ".take(" + name + "_chunk);\n";
+  } else {
+    out_.chunk += "        " + object + ".take(" + element + ");\n";
+  }
   out_.after += "        const Row " + name + " = " + object + ".finish();\n";
   return {Where::block, Lane::f32, {name}};
 }
@@ -510,9 +520,8 @@ void TileText::store_tile(std::size_t index, const Held& held) {
   if (has_rows(result.value) == false) refuse(result.value, "is a result without rows");
   for (int p = 0; p < (two ? 2 : 1); ++p) {
     std::string text = value.parts[value.parts.size() == 1 ? 0 : static_cast<std::size_t>(p)];
-    if (adds)
-      text = "add(" + read_slots(slots, dtype, p, columns_of(result.value)) + ", " + text + ")";
-    out_.chunk += "        " + write_slots(slots, dtype, p, text) + "\n";
+    if (adds) text = "add(" + read_slots(slots, dtype, p) + ", " + text + ")";
+    write_slots(slots, dtype, p, text);
   }
 }
 

@@ -1,7 +1,7 @@
 // coda/cuda/tile.h: what a space computes on an output tile, as straight-line CUDA over fragments.
 //
 // A unit of a tile is 64 rows x `unit` columns; each consumer warp holds 16 of the rows and runs
-// the chunk code once for every 16 columns (device/fragment.cuh). With heads, a unit is 32 columns
+// the chunk code once for every 8 columns (device/fragment.cuh). With heads, a unit is 32 columns
 // of the low half of a head and the 32 of its high half that belong to them, so that what RoPE
 // mixes meets in one thread. A value without columns is computed once a tile and row, one without
 // rows once a unit.
@@ -46,6 +46,7 @@ struct SpaceText {
   std::vector<SlotUse> slots;
   std::string column_fields, column_code;  // struct Columns, filled once a unit
   std::string state_fields;                // struct State, of a tile
+  std::string loads, stores;               // of a chunk: before and after its two halves
   std::string before, chunk, after;        // of unit(): around the loop over chunks
   std::string finish;                      // of finish(), for each half of the rows
   std::string finish_once;  // of finish(), after what is done for each half of the rows

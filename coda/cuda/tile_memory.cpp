@@ -164,31 +164,37 @@ std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType 
   return slots;
 }
 
-std::string TileText::read_slots(const std::vector<int>& slots, DType dtype, int part,
-                                 Columns columns) const {
-  (void)columns;
+std::string TileText::read_slots(const std::vector<int>& slots, DType dtype, int part) {
   const std::string first = "slot[" + std::to_string(slots[0]) + "]";
   if (size_of(dtype) == 4) {
     const std::string from =
         slots.size() == 2 ? "(j < 2 ? " + first + " : slot[" + std::to_string(slots[1]) + "])"
                           : first;
-    return "load_tile_f32(" + from + ", pairs, j)";
+    return "load_pairs(" + from + ", pairs, j, g)";
   }
-  return "load_tile<" + pair_of(dtype) + ">(" + first + (part > 0 ? " + 4096" : "") +
-         " + matrices.at(j))";
+  const std::string words = "loaded_" + std::to_string(slots[0]) + (part > 0 ? "_high" : "");
+  if (taken_.insert(words).second) {
+    out_.loads += "        u32 " + words + "[4];\n        load_matrix(" + words + ", " + first +
+                  (part > 0 ? " + 4096" : "") + " + matrices.at(j));\n";
+  }
+  return "unpacked<" + pair_of(dtype) + ">(" + words + ", g)";
 }
 
-std::string TileText::write_slots(const std::vector<int>& slots, DType dtype, int part,
-                                  const std::string& value) const {
+void TileText::write_slots(const std::vector<int>& slots, DType dtype, int part,
+                           const std::string& value) {
   const std::string first = "slot[" + std::to_string(slots[0]) + "]";
   if (size_of(dtype) == 4) {
     const std::string to = slots.size() == 2
                                ? "(j < 2 ? " + first + " : slot[" + std::to_string(slots[1]) + "])"
                                : first;
-    return "store_tile_f32(" + to + ", pairs, j, tile_of(" + value + "));";
+    out_.chunk += "        store_pairs(" + to + ", pairs, j, g, " + value + ");\n";
+    return;
   }
-  return "store_tile<" + pair_of(dtype) + ">(" + first + (part > 0 ? " + 4096" : "") +
-         " + matrices.at(j), tile_of(" + value + "));";
+  const std::string words = "stored_" + std::to_string(slots[0]) + (part > 0 ? "_high" : "");
+  out_.loads += "        u32 " + words + "[4];\n";
+  out_.chunk += "        pack<" + pair_of(dtype) + ">(" + words + ", g, " + value + ");\n";
+  out_.stores += "        store_matrix(" + first + (part > 0 ? " + 4096" : "") +
+                 " + matrices.at(j), " + words + ");\n";
 }
 
 }  // namespace coda::cuda

@@ -65,10 +65,9 @@ class TileText {
   // Slots that hold a unit of it, filled and stored under the number of a new map.
   std::vector<int> slots_for(const std::string& name, int tensor, DType dtype, const Lines& lines,
                              Columns columns, bool load, bool store);
-  std::string read_slots(const std::vector<int>& slots, DType dtype, int part,
-                         Columns columns) const;
-  std::string write_slots(const std::vector<int>& slots, DType dtype, int part,
-                          const std::string& value) const;
+  // Part `part` of half g of a chunk, as an expression; and what puts one there.
+  std::string read_slots(const std::vector<int>& slots, DType dtype, int part);
+  void write_slots(const std::vector<int>& slots, DType dtype, int part, const std::string& value);
   std::vector<std::int64_t> strides_of(int tensor) const;
   std::vector<std::int64_t> result_strides(std::size_t result) const;
 

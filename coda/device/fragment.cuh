@@ -1,8 +1,10 @@
-// coda/device/fragment.cuh: values of a tile in registers, 16 rows x 16 columns of a warp at a time.
+// coda/device/fragment.cuh: values of a tile in registers, 16 rows x 8 columns of a warp at a time.
 //
-// Lane l holds rows l/4 and l/4 + 8, columns 2(l%4) + {0, 1} and those 8 further: Fragment<2, 4>, x[h][c]
-// with c = 2 (column / 8) + p. A value without columns is a Fragment<2, 1>, one without rows a
-// Fragment<1, 4>, a scalar a Fragment<1, 1>. Maps combine them all, eight independent chains at a time.
+// Lane l holds rows l/4 and l/4 + 8, columns 2(l%4) + {0, 1}: Fragment<2, 2>, x[h][c]. A value without
+// columns is a Fragment<2, 1>, one without rows a Fragment<1, 2>, a scalar a Fragment<1, 1>. Maps
+// combine them all. Memory is read and written a chunk of 16 columns at a time: halves g = 0 and 1.
+// NOTE: with 16 columns at a time what lives beside the accumulators passes 40 registers, and ptxas
+// serialises the products (C7511).
 #pragma once
 
 #include "maps.cuh"
@@ -18,11 +20,11 @@ struct Fragment {
   }
 };
 template <class T = float>
-using TileOf = Fragment<2, 4, T>;
+using TileOf = Fragment<2, 2, T>;
 template <class T = float>
 using RowOf = Fragment<2, 1, T>;
 template <class T = float>
-using ColumnOf = Fragment<1, 4, T>;
+using ColumnOf = Fragment<1, 2, T>;
 template <class T = float>
 using ScalarOf = Fragment<1, 1, T>;
 using Tile = TileOf<>;
@@ -192,43 +194,38 @@ struct F16Pair {
   }
 };
 
+// Half g of a chunk, from and to what load_matrix and store_matrix move.
 template <class Pair>
-__device__ __forceinline__ Tile load_tile(u32 at) {
-  u32 v[4];
-  load_matrix(v, at);
+__device__ __forceinline__ Tile unpacked(const u32 (&words)[4], int g) {
   Tile tile;
 #pragma unroll
-  for (int q = 0; q < 4; q++)
-    Pair::unpack(v[q], tile.x[q & 1][q & 2], tile.x[q & 1][(q & 2) + 1]);
+  for (int h = 0; h < 2; h++) Pair::unpack(words[g * 2 + h], tile.x[h][0], tile.x[h][1]);
   return tile;
 }
-template <class Pair>
-__device__ __forceinline__ void store_tile(u32 at, const Tile& tile) {
-  u32 v[4];
+template <class Pair, int R, int C>
+__device__ __forceinline__ void pack(u32 (&words)[4], int g, const Fragment<R, C>& tile) {
 #pragma unroll
-  for (int q = 0; q < 4; q++) v[q] = Pair::pack(tile.x[q & 1][q & 2], tile.x[q & 1][(q & 2) + 1]);
-  store_matrix(at, v);
+  for (int h = 0; h < 2; h++) words[g * 2 + h] = Pair::pack(tile.at(h, 0), tile.at(h, 1));
 }
-__device__ __forceinline__ void store_pair(u32 at, float a, float b) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(a), "f"(b) : "memory");
-}
-__device__ __forceinline__ void load_pair(u32 at, float& a, float& b) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(at) : "memory");
-}
-__device__ __forceinline__ Tile load_tile_f32(u32 slot, const PairLane& lane, int j) {
+// The same of 4-byte elements, straight from and to a slot.
+__device__ __forceinline__ Tile load_pairs(u32 slot, const PairLane& lane, int j, int g) {
   Tile tile;
 #pragma unroll
-  for (int e = 0; e < 4; e++)
-    load_pair(slot + lane.at(j, e >> 1) + (e & 1) * 1024, tile.x[e & 1][e & 2],
-              tile.x[e & 1][(e & 2) + 1]);
+  for (int h = 0; h < 2; h++)
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(tile.x[h][0]), "=f"(tile.x[h][1])
+                 : "r"(slot + lane.at(j, g) + h * 1024)
+                 : "memory");
   return tile;
 }
-__device__ __forceinline__ void store_tile_f32(u32 slot, const PairLane& lane, int j,
-                                               const Tile& tile) {
+template <int R, int C>
+__device__ __forceinline__ void store_pairs(u32 slot, const PairLane& lane, int j, int g,
+                                            const Fragment<R, C>& tile) {
 #pragma unroll
-  for (int e = 0; e < 4; e++)
-    store_pair(slot + lane.at(j, e >> 1) + (e & 1) * 1024, tile.x[e & 1][e & 2],
-               tile.x[e & 1][(e & 2) + 1]);
+  for (int h = 0; h < 2; h++)
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(slot + lane.at(j, g) + h * 1024),
+                 "f"(tile.at(h, 0)), "f"(tile.at(h, 1))
+                 : "memory");
 }
 
 // ---- vectors along columns, read once a unit: pairs of a 16-bit vector
@@ -253,28 +250,27 @@ __device__ __forceinline__ ColumnPairs<kChunks> load_columns(const void* vector,
   return out;
 }
 template <class Pair, int kChunks>
-__device__ __forceinline__ Column column_of(const ColumnPairs<kChunks>& pairs, int j) {
+__device__ __forceinline__ Column column_of(const ColumnPairs<kChunks>& pairs, int j, int g) {
   Column out;
-  Pair::unpack(pairs.v[j * 2], out.x[0][0], out.x[0][1]);
-  Pair::unpack(pairs.v[j * 2 + 1], out.x[0][2], out.x[0][3]);
+  Pair::unpack(pairs.v[j * 2 + g], out.x[0][0], out.x[0][1]);
   return out;
 }
 
-// Element `column` + {0, 1, 8, 9} of a vector that repeats after `period`; 0 past `count`.
+// Elements `column` + {0, 1} of a vector that repeats after `period`; 0 past `count`.
 template <class T>
 __device__ __forceinline__ auto load_column(const T* vector, int column, long long period,
                                             long long step, int count) {
   ColumnOf<decltype(Element<T>::value(T()))> out;
 #pragma unroll
-  for (int c = 0; c < 4; c++) {
-    const int at = column + c / 2 * 8 + c % 2;
+  for (int c = 0; c < 2; c++) {
+    const int at = column + c;
     out.x[0][c] = 0;
     if (at < count) out.x[0][c] = Element<T>::value(vector[at % static_cast<int>(period) * step]);
   }
   return out;
 }
 __device__ __forceinline__ ColumnOf<long long> column_index(int column) {
-  return {{{column, column + 1, column + 8, column + 9}}};
+  return {{{column, column + 1}}};
 }
 
 // ---- accumulators
@@ -283,19 +279,8 @@ template <int N>
 __device__ __forceinline__ Tile accumulator(const float (&acc)[N], int at) {
   Tile tile;
 #pragma unroll
-  for (int e = 0; e < 8; e++) tile.x[(e >> 1) & 1][(e >> 2) * 2 + (e & 1)] = acc[at + e];
+  for (int e = 0; e < 4; e++) tile.x[e >> 1][e & 1] = acc[at + e];
   return tile;
-}
-
-// A value that lacks rows or columns, repeated over a tile.
-template <int R, int C>
-__device__ __forceinline__ Tile tile_of(const Fragment<R, C>& value) {
-  Tile out;
-#pragma unroll
-  for (int h = 0; h < 2; h++)
-#pragma unroll
-    for (int c = 0; c < 4; c++) out.x[h][c] = value.at(h, c);
-  return out;
 }
 
 // ---- what lies past the last column or row of the results
@@ -307,8 +292,7 @@ __device__ __forceinline__ Tile inside_columns(const Fragment<R, C>& value, int 
 #pragma unroll
   for (int h = 0; h < 2; h++)
 #pragma unroll
-    for (int c = 0; c < 4; c++)
-      out.x[h][c] = column + c / 2 * 8 + c % 2 < count ? value.at(h, c) : identity;
+    for (int c = 0; c < 2; c++) out.x[h][c] = column + c < count ? value.at(h, c) : identity;
   return out;
 }
 __device__ __forceinline__ Tile inside_rows(const Tile& value, int row, int count,
@@ -317,7 +301,7 @@ __device__ __forceinline__ Tile inside_rows(const Tile& value, int row, int coun
 #pragma unroll
   for (int h = 0; h < 2; h++)
 #pragma unroll
-    for (int c = 0; c < 4; c++) out.x[h][c] = row + h * 8 < count ? value.x[h][c] : identity;
+    for (int c = 0; c < 2; c++) out.x[h][c] = row + h * 8 < count ? value.x[h][c] : identity;
   return out;
 }
 
@@ -327,8 +311,7 @@ struct BlockSum {
   float x[2] = {};
   __device__ __forceinline__ void take(const Tile& tile) {
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-      x[h] += (tile.x[h][0] + tile.x[h][1]) + (tile.x[h][2] + tile.x[h][3]);
+    for (int h = 0; h < 2; h++) x[h] += tile.x[h][0] + tile.x[h][1];
   }
   __device__ __forceinline__ Row finish() const { return {{{quad_sum(x[0])}, {quad_sum(x[1])}}}; }
 };
@@ -338,7 +321,7 @@ struct BlockMax {
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
-      for (int c = 0; c < 4; c++) x[h] = exact::maximum(x[h], tile.x[h][c]);
+      for (int c = 0; c < 2; c++) x[h] = exact::maximum(x[h], tile.x[h][c]);
   }
   __device__ __forceinline__ Row finish() const {
     Row out;
@@ -350,6 +333,14 @@ struct BlockMax {
     return out;
   }
 };
+// Both halves of a chunk together.
+struct Chunk {
+  float x[2][4];
+  __device__ __forceinline__ void put(int g, const Tile& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) x[h][g * 2] = tile.x[h][0], x[h][g * 2 + 1] = tile.x[h][1];
+  }
+};
 // A running maximum and the sum of exp(x - maximum).
 struct BlockLogsumexp {
   float largest[2] = {-infinity(), -infinity()}, sum[2] = {};
@@ -357,7 +348,7 @@ struct BlockLogsumexp {
   static __device__ __forceinline__ float shift(float largest) {
     return ::fabsf(largest) == infinity() ? 0.0f : largest;
   }
-  __device__ __forceinline__ void take(const Tile& tile) {
+  __device__ __forceinline__ void take(const Chunk& tile) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       float top = largest[h];
@@ -421,8 +412,8 @@ struct Picked {
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
-      for (int c = 0; c < 4; c++) {
-        const int at = column + c / 2 * 8 + c % 2;
+      for (int c = 0; c < 2; c++) {
+        const int at = column + c;
         if (id.x[h][0] == at && at < count) x[i][h] = tile.x[h][c], found |= 1u << (i * 2 + h);
       }
   }
@@ -449,7 +440,7 @@ __device__ __forceinline__ void store_rows(T* out, long long stride, int row, in
 
 // The sum over this warp's 16 rows of a chunk, spread over lanes: lane l holds column
 // 8 (l / 16) + 2 (l % 4) + (l / 8) % 2; lanes 4 apart hold the same.
-__device__ __forceinline__ float column_sum(const Tile& tile, int lane) {
+__device__ __forceinline__ float column_sum(const Chunk& tile, int lane) {
   float v[4];
 #pragma unroll
   for (int c = 0; c < 4; c++) v[c] = tile.x[0][c] + tile.x[1][c];

@@ -51,26 +51,19 @@ __device__ __forceinline__ void wgmma_wait() {
 #define CODA_D64(c) CODA_D32(c), CODA_D16(c, 32), CODA_D16(c, 48)
 #define CODA_D96(c) CODA_D64(c), CODA_D16(c, 64), CODA_D16(c, 80)
 
-// wgmma adds a b to d. wgmma_first writes d = a b and reads nothing: its operands are outputs only, so
-// that the compiler sees that a tile's accumulators are dead between its epilogue and the next tile.
-#define CODA_WGMMA(name, type, ptx, n, regs, accumulate, constraint, da, db, ta, tb) \
-  template <bool kA, bool kB> \
-  __device__ __forceinline__ void name(float (&d)[regs], u64 a, u64 b, type) { \
-    asm volatile( \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n" \
-        "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" CODA_REGISTERS_##regs "}, " \
-        da ", " db ", p, 1, 1, " ta ", " tb ";\n}" \
-        : CODA_D##regs(constraint) \
-        : "l"(a), "l"(b), "n"(kA), "n"(kB)); \
-  }
-#define CODA_WRITTEN(x) "=f"(x)
+// d += a b.
 #define CODA_ADDED(x) "+f"(x)
-#define CODA_WGMMA_TYPE(type, ptx, n, regs, da, db, ta, tb) \
-  CODA_WGMMA(wgmma_first, type, ptx, n, regs, "0", CODA_WRITTEN, da, db, ta, tb) \
-  CODA_WGMMA(wgmma, type, ptx, n, regs, "1", CODA_ADDED, da, db, ta, tb)
+#define CODA_WGMMA(type, ptx, n, regs, da, db, ta, tb) \
+  template <bool kA, bool kB> \
+  __device__ __forceinline__ void wgmma(float (&d)[regs], u64 a, u64 b, type) { \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ptx "." ptx " {" \
+                 CODA_REGISTERS_##regs "}, " da ", " db ", 1, 1, 1, " ta ", " tb ";" \
+                 : CODA_D##regs(CODA_ADDED) \
+                 : "l"(a), "l"(b), "n"(kA), "n"(kB)); \
+  }
 #define CODA_WGMMA_WIDTH(n, regs, da, db, ta, tb) \
-  CODA_WGMMA_TYPE(Bf16Operands, "bf16", n, regs, da, db, ta, tb) \
-  CODA_WGMMA_TYPE(F16Operands, "f16", n, regs, da, db, ta, tb)
+  CODA_WGMMA(Bf16Operands, "bf16", n, regs, da, db, ta, tb) \
+  CODA_WGMMA(F16Operands, "f16", n, regs, da, db, ta, tb)
 CODA_WGMMA_WIDTH(64, 32, "%32", "%33", "%34", "%35")
 CODA_WGMMA_WIDTH(128, 64, "%64", "%65", "%66", "%67")
 CODA_WGMMA_WIDTH(192, 96, "%96", "%97", "%98", "%99")

@@ -242,17 +242,22 @@ struct Gemm {
                     rows_at + i * 64 * P::kRowBytes);
       __syncwarp();
 
-      // NOTE: declared here, and first written by products that do not read it: no accumulator lives
-      // from one tile to the next. Else ptxas keeps them all through the epilogue, and spills.
+      // NOTE: declared and zeroed here: no accumulator lives from one tile to the next. Else ptxas keeps
+      // them all through the epilogue, and spills; it does too where it sees that they are zeros. They
+      // cost nothing while this waits its turn.
       float acc[kRowHalves][P::kTileN / 2];
+#pragma unroll
+      for (int i = 0; i < kRowHalves; i++)
+#pragma unroll
+        for (int x = 0; x < P::kTileN / 2; x++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i][x]));
       named_sync(kMainTurn + me, 256);
       const int left = P::columns(args, w.s) - w.n * kResultColumns;
       u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
       if (P::kNarrow > 0 && left <= P::kNarrow)
-        main_loop<(P::kNarrow > 0 ? P::kNarrow : P::kTileN)>(args, base, acc, k_count, stages, stage,
+        main_loop<(P::kNarrow > 0 ? P::kNarrow : P::kTileN)>(base, acc, k_count, stages, stage,
                                                              phase, previous, thread);
       else
-        main_loop<P::kTileN>(args, base, acc, k_count, stages, stage, phase, previous, thread);
+        main_loop<P::kTileN>(base, acc, k_count, stages, stage, phase, previous, thread);
       named_arrive(kMainTurn + other, 256);
       wgmma_wait<0>();
       if (thread == 0) barrier_arrive(base + kEmpty + previous * 8);
@@ -260,7 +265,7 @@ struct Gemm {
       named_sync(kEpilogueTurn + me, 256);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
       const int next = t + gridDim.x;
-      const bool paced = args.pace > 0 && next < args.works && work_word(args, next) != ~0u;
+      const bool paced = P::kPaced && next < args.works && work_word(args, next) != ~0u;
       P::with_space(w.s, [&](auto space) {
         using S = decltype(space);
         typename S::State state;
@@ -309,52 +314,37 @@ struct Gemm {
       named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
   }
 
-  // acc[i][…] = the sums over all k of 64 rows i and kWidth columns of the operands' tile.
+  // acc[i][…] += the sums over all k of 64 rows i and kWidth columns of the operands' tile.
   template <int kWidth>
-  static __device__ __forceinline__ void main_loop(const Arguments& args, u32 base,
-                                                   float (&acc)[kRowHalves][P::kTileN / 2],
+  static __device__ __forceinline__ void main_loop(u32 base, float (&acc)[kRowHalves][P::kTileN / 2],
                                                    int k_count, unsigned stages, u32& stage,
                                                    u32& phase, u32& previous, int thread) {
-    main_step<kWidth, true>(args, base, acc, 0, stages, stage, phase, previous, thread);
-    for (int k = 1; k < k_count; k++)
-      main_step<kWidth, false>(args, base, acc, k, stages, stage, phase, previous, thread);
-  }
-  template <int kWidth, bool kFirst>
-  static __device__ __forceinline__ void main_step(const Arguments& args, u32 base,
-                                                   float (&acc)[kRowHalves][P::kTileN / 2], int k,
-                                                   unsigned stages, u32& stage, u32& phase,
-                                                   u32& previous, int thread) {
-    barrier_wait(base + kFull + stage * 8, phase);
-    wgmma_fence();
-    const u32 a = descriptor_low<P::kMnMajorA>(base) + stage * (kBytesA / 16);
-    const u32 b = descriptor_low<P::kMnMajorB>(base + kB) + stage * (kBytesB / 16);
+#pragma unroll 1
+    for (int k = 0; k < k_count; k++) {
+      barrier_wait(base + kFull + stage * 8, phase);
+      wgmma_fence();
+      const u32 a = descriptor_low<P::kMnMajorA>(base) + stage * (kBytesA / 16);
+      const u32 b = descriptor_low<P::kMnMajorB>(base + kB) + stage * (kBytesB / 16);
 #pragma unroll
-    for (int kk = 0; kk < kTileK / 16; kk++) {
-      const u64 right = descriptor(b + kk * (P::kMnMajorB ? 128 : 2));
+      for (int kk = 0; kk < kTileK / 16; kk++) {
+        const u64 right = descriptor(b + kk * (P::kMnMajorB ? 128 : 2));
 #pragma unroll
-      for (int i = 0; i < kRowHalves; i++) {
-        float(&d)[kWidth / 2] = reinterpret_cast<float(&)[kWidth / 2]>(acc[i]);
-        const u64 left = descriptor(a + i * 512 + kk * (P::kMnMajorA ? 128 : 2));
-        if constexpr (kFirst) {
-          if (kk == 0)
-            wgmma_first<P::kMnMajorA, P::kMnMajorB>(d, left, right, typename P::Operands());
-          else
-            wgmma<P::kMnMajorA, P::kMnMajorB>(d, left, right, typename P::Operands());
-        } else {
+        for (int i = 0; i < kRowHalves; i++) {
+          float(&d)[kWidth / 2] = reinterpret_cast<float(&)[kWidth / 2]>(acc[i]);
+          const u64 left = descriptor(a + i * 512 + kk * (P::kMnMajorA ? 128 : 2));
           wgmma<P::kMnMajorA, P::kMnMajorB>(d, left, right, typename P::Operands());
         }
       }
-    }
-    wgmma_commit();
-    if constexpr (!kFirst) {  // this group has started, so the one before has read its stage
+      wgmma_commit();
+      // This group has started, so the one before has read its stage.
       wgmma_wait<1>();
-      if (thread == 0) barrier_arrive(base + kEmpty + previous * 8);
+      if (thread == 0 && k > 0) barrier_arrive(base + kEmpty + previous * 8);
+      if (P::kPaced && thread == 0)
+        asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(base + kProgress), "r"(stages + k + 1)
+                     : "memory");
+      previous = stage;
+      if (++stage == kStages) stage = 0, phase ^= 1;
     }
-    if (thread == 0)
-      asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(base + kProgress), "r"(stages + k + 1)
-                   : "memory");
-    previous = stage;
-    if (++stage == kStages) stage = 0, phase ^= 1;
   }
 
   static __device__ __forceinline__ void wait_for_progress(u32 base, unsigned target) {
