@@ -13,7 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit("coda bench: this python3 has no PyTorch: pip install torch, or run `coda bench`, "
+             "which looks for one that has")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -60,7 +64,16 @@ def sizes_from(words):
     return {name: int(value) for name, _, value in pairs}
 
 
-def chosen(options):
+def own_case(library, file, name, sizes):
+    """A program, schedule or block of any file; its products, each alone, are the base."""
+    runs = [library.open(file, name, sizes)]
+    name = runs[0].facts["name"]
+    source = Source(file, (name,), name if runs[0].facts["kind"] == "block" else "")
+    gemms = tuple(Gemm(*p) for r in runs for s in r.facts["steps"] for p in s["products"])
+    return Case("program", name, 0, sizes, source, "", gemms, rivals=())
+
+
+def chosen(options, library):
     """The cases that the command line names."""
     words, made = list(options.what), []
     if options.head:
@@ -77,8 +90,7 @@ def chosen(options):
             continue
         file, _, name = word.partition(":")
         if file.endswith(".coda"):
-            made.append(Case("program", name or Path(file).stem, 0, sizes_from(options.size),
-                             Source(Path(file), (name,)), "", rivals=()))
+            made.append(own_case(library, Path(file), name, sizes_from(options.size)))
             continue
         found = [c for c in every if word in (c.part, c.case)]
         if not found:
@@ -100,7 +112,8 @@ def counts(case, runs):
     """Flops (of the products, where there are any) and bytes of what is timed, from the programs
     themselves."""
     timed = runs[case.extra.get("timed_from", 0):]
-    products = sum(s["product_flops"] for r in timed for s in r.facts["steps"])
+    products = sum(2 * m * n * k for r in timed for s in r.facts["steps"]
+                   for m, n, k in s["products"])
     flops = products or sum(r.facts["flops"] for r in timed)
     return flops, sum(r.facts["bytes"] for r in timed)
 
@@ -245,9 +258,9 @@ def main(arguments=None):
     start = time.monotonic()
     if options.library:
         os.environ["CODA_BENCH_LIBRARY"] = options.library
-    cases = chosen(options)
     try:
         library = Library()
+        cases = chosen(options, library)
     except CodaError as error:
         print(f"coda bench: {error}", file=sys.stderr)
         return 3

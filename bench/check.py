@@ -19,11 +19,11 @@ def draw(param, sizes, device, generator):
     """A fresh random tensor for a parameter, of the range that its name asks for."""
     name, dtype, shape = param["name"], DTYPES[param["dtype"]], param["shape"]
     if not shape:
-        return torch.tensor(SCALARS[name], dtype=dtype, device=device)
+        return torch.tensor(SCALARS.get(name, 1), dtype=dtype, device=device)
     normal = lambda: torch.randn(shape, device=device, generator=generator)
     uniform = lambda: torch.rand(shape, device=device, generator=generator)
     if name in ("target", "ids"):
-        return torch.randint(0, sizes["V"], shape, device=device, generator=generator, dtype=dtype)
+        return torch.randint(0, sizes.get("V", 1), shape, device=device, generator=generator, dtype=dtype)
     if name in ("cos", "sin"):
         rows, half = shape
         frequency = 500000.0 ** (-torch.arange(half, device=device) / half)

@@ -16,7 +16,17 @@ Results go to $OUT, or to bench/results. A part that fails does not stop the nex
 the number of parts that failed.
 
   --quick   few rounds, no rivals, a smaller sample
+  --pack    only puts what was built, and oneDNN, into build/device, small enough to be carried to a
+            machine where nothing can be built; there the script takes it
 END
+}
+
+# The command, the library and what they load, without symbols.
+pack() {
+  mkdir -p build/device
+  strip -o build/device/coda "${CODA_BUILD:-build}/coda" &&
+    strip -o build/device/libcoda_bench.so "${CODA_BUILD:-build}/libcoda_bench.so" &&
+    strip -o build/device/libdnnl.so.3 .venv/lib/libdnnl.so.3 && du -sh build/device
 }
 
 quick=()
@@ -25,6 +35,7 @@ for argument in "$@"; do
   case $argument in
     --help | -h) usage && exit 0 ;;
     --quick) quick=(--quick) ;;
+    --pack) cd "$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/.." && pack && exit 0 || exit 1 ;;
     verify | sanitize | gemm | fused | weights | rope | head | stream | layer | compile)
       parts+=("$argument") ;;
     *) printf 'device.sh: unknown part %s\n\n' "$argument" >&2 && usage >&2 && exit 2 ;;
@@ -39,13 +50,23 @@ mkdir -p "$OUT"
 readonly budget=450 # seconds of a part
 
 # A tree that was built elsewhere runs as it is.
-if ! { build/coda --version && [[ -e build/libcoda_bench.so ]]; } >/dev/null 2>&1; then
+export LD_LIBRARY_PATH=$PWD/build/device:$PWD/.venv/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+coda=
+for folder in "${CODA_BUILD:-}" build build/device; do
+  if [[ -n $folder && -e $folder/libcoda_bench.so ]] && "$folder/coda" --version >/dev/null 2>&1; then
+    coda=$(realpath -- "$folder")/coda
+    break
+  fi
+done
+if [[ -z $coda ]]; then
   source .ci/setup.sh
   need_venv requirements.txt
   need_cmake
   build release coda_cli && build release coda_bench || exit 1
+  coda=$PWD/build/coda
 fi
-build/coda env || true
+export coda CODA_BENCH_LIBRARY=${coda%/*}/libcoda_bench.so
+"$coda" env || true
 
 # What the sanitizers see, in words: TMA and plain loads, one and several products, sums along K,
 # columns of several tensors, heads, row and column blocks, pick, accumulation, streams of each
@@ -84,7 +105,7 @@ sanitize_one() {
   shift 3
   log="$OUT/sanitize-$tool-$program-${*//[^A-Za-z0-9]/}.log"
   if timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-    build/coda verify "programs/$file" --program "$program" --device cuda --seeds 1 \
+    "$coda" verify "programs/$file" --program "$program" --device cuda --seeds 1 \
     --size "$@" >"$log" 2>&1; then
     rm -f "$log"
     printf 'clean %s\n' "$tool" >>"$OUT/sanitize.txt"
@@ -116,7 +137,7 @@ sanitize() {
 }
 
 verify() {
-  local options=(--budget "$budget")
+  local options=(--budget "$budget" --coda "$coda")
   ((${#quick[@]} == 0)) || options+=(--seeds 1 table)
   python3 bench/verify.py "${options[@]}"
 }

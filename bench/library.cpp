@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -92,16 +93,19 @@ Sizes sizes_in(const Opened& opened, const Step& step) {
   return sizes;
 }
 
-// Flops of the products of a step, over all chunks where it is in a loop.
-std::int64_t product_flops(const Opened& opened, const Step& step) {
+// [m, n, k] of each product of a step, over all chunks where it is in a loop.
+json products_json(const Opened& opened, const Step& step) {
   const Sizes sizes = bind_sizes(step.program, opened.sizes);
-  std::int64_t flops = 0;
+  json products = json::array();
   for (const Node& node : step.program.nodes()) {
     if (node.op != Op::product) continue;
-    const Type& type = step.program.type(node.results[0]);
-    flops += 2 * elements_of(type, sizes) * require_extent(node.attr.axis, sizes);
+    const std::int64_t k = require_extent(node.attr.axis, sizes);
+    const std::int64_t all = elements_of(step.program.type(node.results[0]), sizes);
+    const std::int64_t left = elements_of(step.program.type(node.args[0]), sizes);
+    const std::int64_t m = k > 0 ? left / k : 0;
+    products.push_back({m, m > 0 ? all / m : 0, k});
   }
-  return flops;
+  return products;
 }
 
 json steps_json(const Opened& opened) {
@@ -112,7 +116,7 @@ json steps_json(const Opened& opened) {
     const Cost& cost = counted.steps[s];
     const Sizes sizes = sizes_in(opened, step);
     json entry = {{"name", step.program.name()}, {"kind", cost.kind},
-                  {"flops", cost.flops},         {"product_flops", product_flops(opened, step)},
+                  {"flops", cost.flops},         {"products", products_json(opened, step)},
                   {"bytes", bytes_moved(cost)},  {"sizes", sizes}};
     if (opened.backend && opened.backend->name() == "cuda") {
       // Compiled already: this finds it again.
@@ -125,7 +129,7 @@ json steps_json(const Opened& opened) {
   return steps;
 }
 
-void describe(Opened& opened, bool is_schedule, double parsed, double compiled) {
+void describe(Opened& opened, std::string_view kind, double parsed, double compiled) {
   json params = json::array(), results = json::array();
   for (std::size_t i = 0; i < opened.params.size(); ++i) {
     const Param& param = opened.schedule.params[i];
@@ -138,7 +142,7 @@ void describe(Opened& opened, bool is_schedule, double parsed, double compiled) 
     results.push_back(std::move(entry));
   }
   const Ledger counted = ledger(opened.schedule, opened.sizes);
-  const json all = {{"name", opened.schedule.name},  {"kind", is_schedule ? "schedule" : "program"},
+  const json all = {{"name", opened.schedule.name},  {"kind", kind},
                     {"sizes", opened.sizes},         {"params", std::move(params)},
                     {"results", std::move(results)}, {"scratch", opened.scratch},
                     {"flops", counted.total.flops},  {"bytes", bytes_moved(counted.total)},
@@ -176,7 +180,9 @@ std::unique_ptr<Opened> open(const json& request) {
     }
   }
   const double compiled = seconds_since(compile_start);
-  describe(*opened, schedule != nullptr, parsed, compiled);
+  const bool is_block = program.kind() == Program::Kind::block;
+  const char* kind = schedule != nullptr ? "schedule" : is_block ? "block" : "program";
+  describe(*opened, kind, parsed, compiled);
   return opened;
 }
 

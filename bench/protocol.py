@@ -149,7 +149,7 @@ def machine(work=None):
     loaded = {}
     if work:
         busy(work, 0.5)
-        for _ in range(100):  # what runs while nvidia-smi reads
+        for _ in range(500):  # what runs while nvidia-smi reads
             work()
         loaded = query()
         torch.cuda.synchronize()

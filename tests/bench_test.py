@@ -139,6 +139,20 @@ def test_goals_of_the_table_are_there():
     assert {w: -(-8 * w // 3 // 256) * 256 for w in cases.WIDTHS} == cases.HIDDEN
 
 
+def test_a_file_of_ones_own_is_a_case(library, tmp_path):
+    from bench import own_case
+    (tmp_path / "a.coda").write_text(
+        "program f(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N]) { y = x @ w + x @ w }\n"
+        "block g(x: bf16[M, K], w: bf16[N, K]) -> (s: f32) { s = sum(sum(x @ w, N), M) }\n")
+    sizes = {"M": 3, "N": 4, "K": 5}
+    case = own_case(library, tmp_path / "a.coda", "f", sizes)
+    assert case.gemms == (cases.Gemm(3, 4, 5),) * 2 and case.case == "f"
+    case = own_case(library, tmp_path / "a.coda", "g", sizes)
+    assert [g.flops for g in case.gemms] == [120] and case.source.block == "g"
+    with pytest.raises(CodaError, match="`h`"):
+        own_case(library, tmp_path / "a.coda", "h", sizes)
+
+
 def test_labels_tell_rows_apart():
     keys = [(c.part, c.case, c.variant, str(c.shape)) for c in ALL]
     assert len(set(keys)) == len(keys)
@@ -296,7 +310,7 @@ def on_the_cpu(library, monkeypatch, tmp_path):
     monkeypatch.setattr(protocol, "both", both)
 
     def run(chosen, *arguments):
-        monkeypatch.setattr(bench, "chosen", lambda options: [tiny(c) for c in chosen])
+        monkeypatch.setattr(bench, "chosen", lambda *_: [tiny(c) for c in chosen])
         path = tmp_path / "out.json"
         code = bench.main([*arguments, "x", "--output", str(path)])
         return code, json.loads(path.read_text())
@@ -341,3 +355,127 @@ def test_what_does_not_fit_the_budget_is_named(on_the_cpu):
     chosen = [c for c in DISTINCT if c.part == "gemm"]
     _, results = on_the_cpu(chosen, "--budget", "1e-9", "--rivals", "none")
     assert results["rows"] == [] and len(results["not_run"]) == len(chosen)
+
+
+# ---- the script for the device ----
+
+def test_the_script_knows_its_parts():
+    script = str(ROOT / "bench" / "device.sh")
+    helped = subprocess.run([script, "--help"], capture_output=True, text=True)
+    assert helped.returncode == 0
+    assert all(part in helped.stdout for part in [*cases.PARTS, "compile", "verify", "sanitize"])
+    wrong = subprocess.run([script, "gem"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "unknown part gem" in wrong.stderr
+
+
+def test_the_sanitizers_sample_are_programs_of_the_library():
+    text = (ROOT / "bench" / "device.sh").read_text()
+    sample = text[text.index("sample=("):].split("\n)")[0]
+    entries = [line.strip(' "').split() for line in sample.splitlines()[1:]]
+    assert len(entries) > 20
+    for file, name, *sizes in entries:
+        declared = (cases.PROGRAMS / file).read_text()
+        assert f"program {name}(" in declared or f"block {name}(" in declared, name
+        assert all(size.partition("=")[2].isdigit() for size in sizes)
+
+
+# ---- what fails on the device is compared with the CPU ----
+
+def judged(monkeypatch, outcomes, **job):
+    """verify.run where the command's verdicts are those of `outcomes`, by device and seeds."""
+    asked = []
+
+    def verdicts_of(job, options, environment, device, seeds, seed=1):
+        asked.append((device, seeds))
+        code, results = outcomes[device, seeds]
+        return code, [{"result": r, "inputs": "normal", "layout": "dense", "why": "far off"}
+                      for r in results], "said"
+    monkeypatch.setattr(verify, "verdicts_of", verdicts_of)
+    options = type("Options", (), {"device": "cuda", "seeds": 3})
+    return verify.run(verify.Job("a.coda", "f", "M=1"), options, {})["outcome"], asked
+
+
+def test_a_failure_is_judged_by_more_seeds_and_by_the_cpu(monkeypatch):
+    outcome, asked = judged(monkeypatch, {("cuda", 3): (0, [])})
+    assert (outcome, asked) == ("passed", [("cuda", 3)])
+    more = {("cuda", 3): (0, ["y"]), ("cuda", 16): (0, [])}
+    assert judged(monkeypatch, more)[0] == "passed"
+    fails = {("cuda", 3): (0, ["y"]), ("cuda", 16): (0, ["y"])}
+    assert judged(monkeypatch, {**fails, ("cpu", 16): (0, ["z"])})[0] == "FAILED"
+    assert judged(monkeypatch, {**fails, ("cpu", 16): (0, ["y", "z"])})[0] == "as on the CPU"
+    assert judged(monkeypatch, {("cuda", 3): (3, [])})[0] == "unsupported"
+    assert judged(monkeypatch, {("cuda", 3): (70, [])})[0] == "exit 70"
+
+
+def test_sizes_that_a_text_lacks_are_left_out(binary, monkeypatch):
+    options = type("Options", (), {"coda": binary, "timeout": 60})
+    job = verify.Job(str(cases.PROGRAMS / "norm.coda"), "row_scale", "M=3 N=2 K=4 S=7 B=1")
+    code, failed, _ = verify.verdicts_of(job, options, None, "cpu", 1)
+    assert (code, failed) == (0, [])
+
+
+# ---- protocols, on a clock that counts ----
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Work takes what `now` is moved by; events and sleeping read and move it."""
+    import protocol
+
+    class Clock:
+        now, slept, done = 0.0, 0.0, []
+
+    class Event:
+        def __init__(self, enable_timing=False):
+            self.at = None
+
+        def record(self):
+            self.at = Clock.now
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, other):
+            return 1e3 * (other.at - self.at)
+
+    def sleep(seconds):
+        Clock.slept += seconds
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(protocol.time, "sleep", sleep)
+    monkeypatch.setattr(protocol.time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+def test_candidates_run_in_pairs_after_idling_or_after_work(clock):
+    import protocol
+
+    def work(name, seconds):
+        def run():
+            clock.done.append(name)
+            clock.now += seconds * (3 if len(clock.done) == 9 else 1)  # one outlier
+        return run
+    base, candidate = work("base", 0.002), work("x", 0.001)
+    clock.done = []
+    burst = protocol.pairs(base, candidate, "burst", 5)
+    assert clock.done == ["base", "x"] * 7 and clock.slept == pytest.approx(0.030)
+    assert burst.ratio == pytest.approx(0.5) and burst.base_ms == pytest.approx(2.0)
+    clock.done, clock.slept = [], 0.0
+    start = clock.now
+    sustained = protocol.pairs(base, candidate, "sustained", 3)
+    assert clock.slept == 0 and clock.now - start > 0.2
+    assert set(clock.done[:96]) == {"base"} and clock.done[-10:] == ["base", "x"] * 5
+    assert sustained.ms == pytest.approx(1.0)
+
+
+def test_fewer_rounds_of_what_takes_long():
+    from protocol import rounds_for
+    assert [rounds_for(ms) for ms in (0.2, 2, 8, 50)] == [15, 11, 7, 5]
+    assert rounds_for(0.2, quick=True) == 3
+
+
+def test_compile_times_name_cases_that_there_are():
+    import compile_times
+    found = compile_times.timed_cases("kernels")
+    assert [f"{c.case} {c.variant}".strip() for c in found] != []
+    assert {f"{c.case} {c.variant}".strip() for c in found} == set(compile_times.KERNELS)
+    assert [c.width for c in compile_times.timed_cases("layer")] == [2048]
