@@ -94,6 +94,7 @@ TileText::TileText(const Places& places, std::span<const Layout> layouts, Argume
                            "first",
                            "first_column",
                            "first_row",
+                           "g",
                            "h",
                            "i",
                            "inside_columns",
