@@ -1,8 +1,8 @@
 // coda/cuda/general_attention.cpp: attention and its gradient, a row of one head a thread.
 //
-// First the logsumexp of each row of scores by a running maximum (the gradient: Σ do · o), then the
-// results in chunks of the head: each thread computes the scores again and adds up its chunk in
-// registers. Memory is linear in the sequences.
+// First the logsumexp of each row of scores by a running maximum (the gradient: the sum of do · o),
+// then the results in chunks of the head: each thread computes the scores again and adds up its
+// chunk in registers. Memory is linear in the sequences.
 #include <algorithm>
 #include <cmath>
 #include <optional>
