@@ -453,16 +453,27 @@ TEST(CudaGeneral, TensorsAtOddAddresses) {
 TEST(CudaGeneral, PagesCompileForAGpuWithoutSpills) {
   if (const auto problem = nvrtc_problem()) GTEST_SKIP() << "skipped: " << *problem;
   HostPages pages;
-  const auto add = [&](const Program& program, const Sizes& given) {
+  const auto add = [&](const Program& program, const Sizes& given, const Target& target = {}) {
     const Sizes sizes = bind_sizes(program, given);
-    pages.want(plan_general(check(program), sizes, dense_layouts(program, sizes), {}));
+    pages.want(plan_general(check(program), sizes, dense_layouts(program, sizes), target));
   };
   for (const Text& each : kTexts) {
     for (const DType dtype : each.dtypes) {
       add(retype(program_of(each.text), DType::bf16, dtype), each.sizes.back());
     }
   }
-  add(case_table().cases[0].load(), case_table().cases[0].sizes[0]);
+  add(program_of("program p(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N]) { y = x @ w }"),
+      {{"M", 4096}, {"N", 4096}, {"K", 64}});
+  const Sizes heads = {{"B", 1}, {"S", 64}, {"H", 4}, {"E", 128}};
+  const std::string inputs = "q: bf16[B*S, H*E], k: bf16[B*S, H*E], v: bf16[B*S, H*E], cap: f32";
+  const std::string options = ", causal: true, softcap: cap)";
+  add(program_of("program p(" + inputs + ") -> (o: bf16[B*S, H*E], l: f32[B*S, H]) {\n" +
+                 "  o, l = attention(q, k, v" + options + "\n}"),
+      heads);
+  add(program_of("program p(d: bf16[B*S, H*E], " + inputs + ", o: bf16[B*S, H*E], l: f32[B*S, H])" +
+                 " -> (dq: bf16[B*S, H*E], dk: bf16[B*S, H*E], dv: bf16[B*S, H*E]) {\n" +
+                 "  dq, dk, dv = attention_grad(d, q, k, v, o, l" + options + "\n}"),
+      heads);
   std::string text;
   for (std::size_t i = 0; i < pages.count(); ++i) text += pages.page(i);
   const Compiled compiled = compile("general", text, device_files());

@@ -9,6 +9,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __grid_constant__
+#define __launch_bounds__(...)
 
 #include <math.h>
 

@@ -95,7 +95,7 @@ class HostPages {
       (line.starts_with("#include") ? includes : rest) += line;
       at = end;
     }
-    const std::string mark = "extern \"C\" __global__ void ";
+    const std::string mark = "extern \"C\" __global__ void __launch_bounds__(256, 2) ";
     for (std::size_t at = 0; (at = rest.find(mark, at)) != std::string::npos; at += mark.size()) {
       rest.insert(at + mark.size(), own);
     }

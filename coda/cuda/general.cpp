@@ -133,8 +133,8 @@ void GeneralPlanner::each_of(const std::string& stem, const std::string& comment
 
   const std::string type = "Arguments_" + entry;
   plan_.page += "\n" + phase.arguments.declaration(type) + "\n// " + comment +
-                "\nextern \"C\" __global__ void " + entry + "(const __grid_constant__ " + type +
-                " a) {\n" + phase.emitter.text() + "}\n";
+                "\nextern \"C\" __global__ void __launch_bounds__(256, 2) " + entry +
+                "(const __grid_constant__ " + type + " a) {\n" + phase.emitter.text() + "}\n";
   Launch launch;
   launch.entry = entry;
   launch.words = phase.arguments.words();
