@@ -143,3 +143,27 @@ static inline T __shfl_xor_sync(unsigned, T x, int mask) {
   __builtin_memcpy(&other, &slots[lane ^ static_cast<unsigned>(mask)], sizeof other);
   return other;
 }
+
+static inline unsigned __ballot_sync(unsigned, bool is) {
+  unsigned bits = is ? 1u << threadIdx.x % 32 : 0;
+  for (int mask = 1; mask < 32; mask *= 2) bits |= __shfl_xor_sync(~0u, bits, mask);
+  return bits;
+}
+static inline int __syncthreads_or(bool is) {
+  static int any;
+  if (is) any = 1;
+  __syncthreads();
+  const int result = any;
+  __syncthreads();
+  any = 0;
+  __syncthreads();
+  return result;
+}
+static inline int __ffs(unsigned bits) {
+  return __builtin_ffs(static_cast<int>(bits));
+}
+static inline int atomicAdd(int* to, int x) {
+  const int before = *to;
+  *to += x;
+  return before;
+}

@@ -6,6 +6,7 @@
 
 #include "coda/check/bind.h"
 #include "coda/cuda/stream_kernel.h"
+#include "coda/cuda/stream_scatter.h"
 #include "coda/program/text.h"
 
 namespace coda::cuda {
@@ -43,60 +44,90 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
   std::deque<streaming::Space> spaces;
   std::deque<Kernel> kernels;
   int threads = 0, most = 32;
+  bool roomy = false;  // sums along rows hold many registers
   for (std::size_t s = 0; s < checked.spaces().size(); ++s) {
     spaces.emplace_back(checked, s, sizes, layouts);
     kernels.emplace_back(spaces.back(), arguments, static_cast<int>(s));
     const int own = kernels.back().threads();
+    roomy = roomy || spaces.back().group() != 0;
     most = std::max(most, own);
     if (!kernels.back().suits_any()) threads = std::max(threads, own);
   }
   if (threads == 0) threads = most;
   const bool wide = most_elements(program, sizes) >= kMostNarrow;
-  std::string functions, calls;
-  std::int64_t blocks = 0;
-  for (std::size_t s = 0; s < kernels.size(); ++s) {
-    kernels[s].set_threads(threads);
-    const std::int64_t own = kernels[s].blocks();
-    if (own == 0) continue;
-    functions += kernels[s].text() + "\n";
-    plan.path += (blocks == 0 ? ": " : "; ") + kernels[s].summary();
-    const std::string begin = arguments.number("begin_" + std::to_string(s), blocks);
-    blocks += own;
-    const std::string end = arguments.number("end_" + std::to_string(s), blocks);
-    const std::string call = kernels[s].name() + "(a, block - Index(" + begin + "));\n";
-    calls += kernels.size() == 1 ? "  " + kernels[s].name() + "(a, block);\n"
-                                 : "  if (block >= Index(" + begin + ") && block < Index(" + end +
-                                       ")) " + call;
+  // Which space a block works for, of the launch and of the one that finishes long sums.
+  struct Part {
+    std::string call;
+    std::int64_t blocks = 0;
+  };
+  std::string functions;
+  std::vector<Part> first, second;
+  for (Kernel& kernel : kernels) {
+    kernel.set_threads(threads);
+    if (kernel.blocks() == 0) continue;
+    kernel.set_workspace(plan.workspace);
+    plan.workspace += kernel.workspace();
+    functions += kernel.text() + "\n";
+    plan.path += (first.empty() ? ": " : "; ") + kernel.summary();
+    first.push_back({kernel.name(), kernel.blocks()});
+    if (kernel.has_second()) second.push_back({kernel.name() + "_second", kernel.second_blocks()});
   }
+  std::int64_t blocks = 0;
+  const auto calls = [&](const std::vector<Part>& parts) {
+    std::string text;
+    blocks = 0;
+    for (const Part& part : parts) {
+      const std::string begin =
+          parts.size() == 1 ? "0" : "Index(" + arguments.number("begin_" + part.call, blocks) + ")";
+      blocks += part.blocks;
+      const std::string call = part.call + "(a, block - " + begin + ");\n";
+      text += parts.size() == 1
+                  ? "  " + part.call + "(a, block);\n"
+                  : "  if (block >= " + begin + " && block < Index(" +
+                        arguments.number("end_" + part.call, blocks) + ")) " + call;
+    }
+    return text;
+  };
+  const std::string second_calls = calls(second);
+  const std::int64_t second_blocks = blocks;
+  const std::string first_calls = calls(first);
   if (blocks > kMostBlocks) throw Refused{std::to_string(blocks) + " blocks"};
   if (blocks == 0) {
     plan.path = "stream: nothing to do";
     return plan;
   }
   const std::string entry = identifier(program.name());
+  const auto kernel = [&](const std::string& name, const std::string& body) {
+    return "extern \"C\" __global__ void __launch_bounds__(" + std::to_string(threads) +
+           (roomy ? ", 1) " : ") ") + name + "(const __grid_constant__ Arguments_" + entry +
+           " a) {\n  const Index block = blockIdx.x;\n" + body + "}\n";
+  };
   plan.page = commented(print(program)) +
               "#include \"maps.cuh\"\n#include \"philox.cuh\"\n#include \"stream.cuh\"\n\n"
               "using namespace coda;\nusing Index = " +
               std::string(wide ? "unsigned long long" : "unsigned") + ";\n\n" +
               arguments.declaration("Arguments_" + entry) + "using Arguments = Arguments_" + entry +
-              ";\n\n" + functions + "extern \"C\" __global__ void __launch_bounds__(" +
-              std::to_string(threads) + ") " + entry +
-              "(const __grid_constant__ Arguments_" + entry + " a) {\n" +
-              "  const Index block = blockIdx.x;\n" + calls + "}\n";
-  plan.launches.push_back({.entry = entry,
-                           .words = arguments.words(),
-                           .grid = {blocks, 1, 1},
-                           .block = threads});
+              ";\n\n" + functions + kernel(entry, first_calls);
+  const auto launch = [&](const std::string& name, std::int64_t grid) {
+    plan.launches.push_back(
+        {.entry = name, .words = arguments.words(), .grid = {grid, 1, 1}, .block = threads});
+  };
+  launch(entry, blocks);
+  if (!second.empty()) {
+    plan.page += "\n" + kernel(entry + "_second", second_calls);
+    launch(entry + "_second", second_blocks);
+  }
   return plan;
 }
 
 }  // namespace
 
 std::optional<Plan> plan_stream(const Checked& checked, const Sizes& sizes,
-                                std::span<const Layout> layouts, const Target&,
+                                std::span<const Layout> layouts, const Target& target,
                                 std::vector<std::string>& reasons) {
   if (checked.kind() != KernelKind::stream) return std::nullopt;
   try {
+    if (auto scatter = streaming::plan_scatter(checked, sizes, layouts, target)) return scatter;
     return plan(checked, sizes, layouts);
   } catch (const Refused& refused) {
     reasons.push_back("stream: " + refused.why);

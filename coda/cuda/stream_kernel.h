@@ -79,6 +79,11 @@ class Kernel {
   bool suits_any() const;  // does as well with another number of threads
   std::string text();
   std::int64_t blocks() const;
+  // Sums along many rows: each block adds up some rows into the workspace, a second launch the rest.
+  bool has_second() const { return parts_; }
+  void set_workspace(std::int64_t offset) { workspace_ = offset; }
+  std::int64_t workspace() const;
+  std::int64_t second_blocks() const;
   std::string name() const { return "space_" + std::to_string(number_); }
   std::string summary() const;
 
@@ -119,7 +124,14 @@ class Kernel {
   void emit_slot(const Loop& loop);
   void emit_work(Loop& loop, const Work& work);
   void emit_reductions(int level);
+  std::int64_t group() const;
+  std::int64_t groups() const;
+  std::string frame(const std::string& name) const;
+  std::string items_of(const Loop& loop);
+  std::string partial(std::size_t sum);
+  std::string second_text();
   void emit_groups();
+  void add_teams();
   void finish_groups();
   void name_reads(Loop& loop);
   std::string loop_name(const Loop& loop) const;
@@ -181,6 +193,8 @@ class Kernel {
   };
   std::vector<Finished> finished_;
   int boards_ = 0;
+  bool parts_ = false;
+  std::int64_t workspace_ = 0;
   std::set<std::int32_t> commented_;
   const Loop* in_ = nullptr;   // the loop whose slot is being written
   bool after_ = false;         // writing what follows the last row of a group

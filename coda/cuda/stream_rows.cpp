@@ -62,15 +62,14 @@ void Kernel::declare_accumulators() {
 }
 
 void Kernel::emit_groups() {
-  const auto groups =
-      (space_.period() + space_.group() - 1) / std::max<std::int64_t>(1, space_.group());
+  const std::int64_t groups = (space_.period() + group() - 1) / std::max<std::int64_t>(1, group());
   const std::string each = "Index(" + arguments_.number("groups_" + std::to_string(number_),
                                                         groups) + ")";
   const std::string period =
       "Index(" + arguments_.number("period_" + std::to_string(number_), space_.period()) + ")";
-  const std::string size = space_.seen() == Rows::outer
+  const std::string size = space_.seen() == Rows::outer && !parts_
                                ? period
-                               : "Index(" + std::to_string(space_.group()) + ")";
+                               : "Index(" + std::to_string(group()) + ")";
   line("// Block `group_block` of period `group_outer`: rows first … first + count.");
   line("const Index group_block = group % " + each + ", group_outer = group / " + each + ";");
   line("const Index begin = group_block * " + size + ";");
@@ -79,34 +78,45 @@ void Kernel::emit_groups() {
        size + ";");
 }
 
-// Sums of all teams, in the order of the teams; then what follows from them.
-void Kernel::finish_groups() {
+// Sums of all teams, in the order of the teams.
+void Kernel::add_teams() {
   const int threads = this->threads();
-  after_ = true;
+  for (const std::string type : {"float", "long long"}) {
+    int width = 0;
+    for (const Finished& sum : finished_)
+      if (sum.type == type && (shape_.teams > 1 || sum.apart != shape_.team))
+        width = std::max(width, sum.width);
+    if (width == 0) continue;
+    line("__shared__ " + type + (type == "float" ? " shared_sums[" : " shared_counts[") +
+         std::to_string(width) + "][" + std::to_string(threads) + "];");
+  }
   for (const Finished& sum : finished_) {
     const bool collapsed = sum.apart != shape_.team;
     if (shape_.teams == 1 && !collapsed) continue;
     const std::string width = std::to_string(sum.width), all = std::to_string(threads);
-    line("{");
-    ++indent_;
-    line("__shared__ " + sum.type + " shared_sums[" + width + "][" + all + "];");
+    const std::string shared = sum.type == "float" ? "shared_sums" : "shared_counts";
     line("#pragma unroll");
     line("for (int u = 0; u < " + std::to_string(sum.slots) + "; ++u) {");
     ++indent_;
-    line("EACH(" + width + ") shared_sums[i][threadIdx.x] = " + sum.name + "[u][i];");
+    line("EACH(" + width + ") " + shared + "[i][threadIdx.x] = " + sum.name + "[u][i];");
     line("__syncthreads();");
     line("if (threadIdx.x < " + std::to_string(sum.apart) + ") {");
-    line("  for (int t = threadIdx.x + " + std::to_string(sum.apart) + "; t < " + all + "; t += " +
+    line("  for (int other = threadIdx.x + " + std::to_string(sum.apart) + "; other < " + all +
+         "; other += " +
          std::to_string(sum.apart) + ")");
     line("    EACH(" + width + ") " + sum.name + "[u][i] = " + sum.op + "::of(" + sum.name +
-         "[u][i], shared_sums[i][t]);");
+         "[u][i], " + shared + "[i][other]);");
     line("}");
     line("__syncthreads();");
-    --indent_;
-    line("}");
     --indent_;
     line("}");
   }
+}
+
+// Then what follows from them.
+void Kernel::finish_groups() {
+  after_ = true;
+  add_teams();
   for (const auto& [key, name] : sums_) {
     const Node& node = space_.node(Value{key.first});
     if (space_.place(node.args[0]) == Place::inner || shape_.teams == 1) continue;
@@ -115,8 +125,8 @@ void Kernel::finish_groups() {
     line("if (member == 0) all_" + name + "[team] = " + name + ";");
     line("__syncthreads();");
     line(name + " = all_" + name + "[0];");
-    line("for (int t = 1; t < kTeams; ++t) " + name + " = " + operation(node.op) + "::of(" + name +
-         ", all_" + name + "[t]);");
+    line("for (int other = 1; other < kTeams; ++other) " + name + " = " + operation(node.op) +
+         "::of(" + name + ", all_" + name + "[other]);");
   }
   std::string* const text = out_;
   bool any = false;
@@ -272,7 +282,61 @@ void Kernel::emit_columns() {
   --indent_;
   line("}");
   emit_row_work(0);
+  if (!parts_) return finish_groups();
+  after_ = true;
+  add_teams();
+  after_ = false;
+  const std::string items = "Index(" + items_of(loop) + ")";
+  line("const Index item = tile * kTeam + member;");
+  line("if (team == 0 && item < " + items + ") {");
+  for (std::size_t k = 0; k < finished_.size(); ++k) {
+    line("  EACH(" + std::to_string(loop.width) + ") " + partial(k) + "[(group * " +
+         std::to_string(loop.width) + " + i) * (long long)" + items + " + item] = " +
+         finished_[k].name + "[0][i];");
+  }
+  line("}");
+}
+
+std::string Kernel::items_of(const Loop& loop) {
+  return arguments_.number("items_" + loop_name(loop), loop.items);
+}
+
+// The parts of one sum in the workspace.
+std::string Kernel::partial(std::size_t sum) {
+  const std::int64_t each = 8 * groups() * loops_[0].items * loops_[0].width;
+  return arguments_.workspace("parts_" + std::to_string(number_) + "_" + std::to_string(sum),
+                              finished_[sum].type,
+                              workspace_ + static_cast<std::int64_t>(sum) * each);
+}
+
+// The second launch: the parts of all groups, in the order of the groups.
+std::string Kernel::second_text() {
+  Loop& loop = loops_[0];
+  single_.clear();
+  body_.clear();
+  taken_.clear();
+  row_names_.clear();
+  reciprocals_.clear();
+  sums_.clear();
+  finished_.clear();
+  out_ = &body_;
+  indent_ = 1;
+  const std::string items = "Index(" + items_of(loop) + ")";
+  const std::string all =
+      "Index(" + arguments_.number("parts_" + std::to_string(number_), groups()) + ")";
+  line("const Index tile = block, item = tile * kTeam + member;");
+  declare_accumulators();
+  line("#pragma unroll 4");
+  line("for (Index group = team; group < " + all + "; group += kTeams) {");
+  line("  if (item >= " + items + ") break;");
+  for (std::size_t k = 0; k < finished_.size(); ++k) {
+    line("  EACH(" + std::to_string(loop.width) + ") " + finished_[k].name + "[0][i] = " +
+         finished_[k].op + "::of(" + finished_[k].name + "[0][i], " + partial(k) + "[(group * " +
+         std::to_string(loop.width) + " + i) * (long long)" + items + " + item]);");
+  }
+  line("}");
   finish_groups();
+  return frame(name() + "_second");
 }
 
 }  // namespace coda::cuda::streaming

@@ -10,9 +10,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMostThreads = 512;
 constexpr std::int64_t kKeptWords = 48;   // of a thread, what is loaded before anything is computed
-constexpr std::int64_t kMostWords = 160;  // of a thread, with sums along rows
-constexpr std::int64_t kSumWords = 96;    // sums alone
+constexpr std::int64_t kAgainWords = 32;  // the same where later passes read it again: as floats
+constexpr std::int64_t kMostWords = 112;  // of a thread, with sums along rows
+constexpr std::int64_t kSumWords = 48;    // sums alone
 constexpr std::int64_t kMostSlots = 8;
+constexpr std::int64_t kPartRows = 128;   // of a sum along many rows: what a block adds up
+constexpr std::int64_t kManyRows = 1024;
 constexpr std::int64_t kAtOnce = 16;      // bytes of a memory access
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
@@ -147,7 +150,11 @@ void Kernel::choose_widths() {
 std::int64_t Kernel::words(const Loop& loop) const {
   std::int64_t words = 0;
   for (const auto& [key, access] : loop.reads) {
-    if (access.view.tensor < 0) continue;
+    if (access.view.tensor < 0) {
+      // Random numbers are much code: few of them a thread.
+      if (space_.node(Value{key.first}).op == Op::uniform) words += 2 * loop.width;
+      continue;
+    }
     const auto size = static_cast<std::int64_t>(size_of(dtype_of(access.view.tensor)));
     words += access.lanes ? std::max<std::int64_t>(1, size * loop.width / 4) : 1;
   }
@@ -197,7 +204,10 @@ void Kernel::choose_shape() {
     const std::int64_t each = std::max<std::int64_t>(1, words(loops_[0]));
     shape_ = {.kind = Shape::Kind::columns, .team = 32, .teams = kThreads / 32, .keeps = false,
               .whole = false};
-    if (space_.seen() == Rows::outer) shape_.teams = kMostThreads / 32;
+    if (space_.seen() == Rows::outer) {
+      parts_ = space_.row_count() > kManyRows;
+      if (!parts_) shape_.teams = kMostThreads / 32;
+    }
     shape_.unroll = static_cast<int>(std::clamp<std::int64_t>(32 / each, 1, 8));
     set_slots();
     return;
@@ -253,10 +263,14 @@ void Kernel::choose_rows(std::int64_t least, bool groups) {
   const bool again = rereads();
   if (groups) least = std::max<std::int64_t>(least, 32);
   if (slot_sums > 0) {
-    for (std::int64_t team = least; team <= kMostThreads; team *= 2) {
+    // Few threads first; if nothing fits, more registers, so fewer rows in flight.
+    constexpr int kTries = 3;
+    for (std::int64_t team = least, attempt = 0;; team *= 2) {
+      if (team > kMostThreads) team = least, ++attempt;
+      if (attempt == kTries) break;
       const Need at = need(team);
-      const std::int64_t most = team > kThreads ? kMostWords / 2 : kMostWords;
-      if (at.slots > kMostSlots || at.sums > kSumWords) continue;
+      const std::int64_t most = team > kThreads ? kMostWords * 5 / 8 : kMostWords + 35 * attempt;
+      if (at.slots > kMostSlots || at.sums > kSumWords * (attempt == 2 ? 2 : 1)) continue;
       const bool by_slot = !again && at.pass > kKeptWords;
       if ((again ? at.all : by_slot ? at.one : at.pass) + at.sums > most) continue;
       take(team, kThreads);
@@ -271,7 +285,7 @@ void Kernel::choose_rows(std::int64_t least, bool groups) {
     const std::int64_t team = total / std::max<std::int64_t>(1, need(1).one) > 4096 ? kMostThreads
                                                                                      : 32;
     const Need at = need(team);
-    const bool keeps = at.slots <= 2 * kMostSlots && at.all <= (again ? 2 : 1) * kKeptWords;
+    const bool keeps = at.slots <= 2 * kMostSlots && at.all <= kKeptWords;
     take(std::max(team, least), keeps && again ? kThreads : kMostThreads);
     shape_.keeps = shape_.whole = keeps;
     shape_.unroll = static_cast<int>(
@@ -282,7 +296,7 @@ void Kernel::choose_rows(std::int64_t least, bool groups) {
   for (std::int64_t team = least; team <= kMostThreads; team *= 2) {
     if (space_.row_count() == 1 && team < kMostThreads) continue;
     const Need at = need(team);
-    const std::int64_t most = again && team <= kThreads ? 2 * kKeptWords : kKeptWords;
+    const std::int64_t most = again && team <= kThreads ? kAgainWords : kKeptWords;
     if (at.all > most || at.slots > kMostSlots) continue;
     return take(team, kThreads);
   }
@@ -323,12 +337,29 @@ void Kernel::set_threads(int threads) {
   set_slots();
 }
 
+std::int64_t Kernel::group() const {
+  return parts_ ? kPartRows : space_.group();
+}
+
+std::int64_t Kernel::groups() const {
+  if (group() == 0 || space_.row_count() == 0) return 0;
+  return space_.row_count() / space_.period() * divide_up(space_.period(), group());
+}
+
+// Of all sums of all groups, 8 bytes each.
+std::int64_t Kernel::workspace() const {
+  if (!parts_) return 0;
+  return 8 * groups() * loops_[0].items * sum_words(loops_[0], true);
+}
+
+std::int64_t Kernel::second_blocks() const {
+  return parts_ ? divide_up(loops_[0].items, shape_.team) : 0;
+}
+
 std::int64_t Kernel::blocks() const {
   const std::int64_t rows = space_.row_count();
   if (rows == 0) return 0;
-  const std::int64_t groups =
-      space_.group() == 0 ? 0
-                          : rows / space_.period() * divide_up(space_.period(), space_.group());
+  const std::int64_t groups = this->groups();
   if (shape_.kind == Shape::Kind::columns)
     return groups * divide_up(loops_[0].items, shape_.team);
   if (groups != 0) return groups;

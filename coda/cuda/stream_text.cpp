@@ -376,7 +376,13 @@ std::string Kernel::text() {
   } else {
     emit_rows();
   }
-  std::string head = "// " + summary() + "\n__device__ __forceinline__ void " + name() +
+  std::string text = frame(name());
+  if (parts_) text += "\n" + second_text();
+  return text;
+}
+
+std::string Kernel::frame(const std::string& name) const {
+  std::string head = "// " + summary() + "\n__device__ __forceinline__ void " + name +
                      "(const Arguments& a, Index block) {\n";
   head += "  constexpr int kTeam = " + std::to_string(shape_.team) +
           ", kTeams = " + std::to_string(shape_.teams) + ";\n";

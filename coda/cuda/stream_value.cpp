@@ -7,9 +7,17 @@
 namespace coda::cuda::streaming {
 namespace {
 
-constexpr std::string_view kOurs[] = {"a",    "i",     "u",     "c",     "row",   "item", "ok",
-                                      "member", "team", "block", "chunk", "group", "base", "turn",
-                                      "first", "count", "step", "board", "shared_sums"};
+// Names of the page that a value may not have.
+constexpr std::string_view kOurs[] = {
+    "a",           "i",           "u",          "c",           "row",        "item",
+    "ok",          "member",      "team",       "block",       "chunk",      "group",
+    "base",        "turn",        "first",      "count",       "step",       "board",
+    "begin",       "tile",        "other",      "stored",      "before",     "shared_sums",
+    "group_block", "group_outer", "value_at",   "put",         "fold",       "among",
+    "post",        "collect",     "exponents",  "uniform_at",  "round_to",   "kTeam",
+    "kTeams",      "Index",       "Arguments",  "Pack",        "Sum",        "Max",
+    "LogSumExp",   "Exponents",   "threadIdx",  "blockIdx",    "EACH",       "not_a_number",
+    "Posted",      "Element",     "bf16_t",     "f16_t",       "bool_t",     "shared_counts"};
 
 std::string operation(Op op) {
   switch (op) {
