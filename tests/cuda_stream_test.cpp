@@ -31,10 +31,11 @@ struct Named {
 };
 
 Program load(const Named& named) {
-  const std::string folder = named.file.find(".") == named.file.find(".coda") &&
-                                     std::filesystem::exists(CODA_SOURCE_DIR "/programs/" + named.file)
-                                 ? "/programs/"
-                                 : "/tests/golden/";
+  const std::string folder =
+      named.file.find(".") == named.file.find(".coda") &&
+              std::filesystem::exists(CODA_SOURCE_DIR "/programs/" + named.file)
+          ? "/programs/"
+          : "/tests/golden/";
   const Module module = parse_file(CODA_SOURCE_DIR + folder + named.file);
   for (const Schedule& schedule : module.schedules)
     for (const Step& step : schedule.steps)
@@ -53,8 +54,9 @@ class Pages {
  public:
   using Run = bool (*)(const void* words, const long long* grid, int block);
 
-  Pages() : folder_(std::filesystem::temp_directory_path() /
-                    ("coda_stream_" + std::to_string(::getpid()))) {
+  Pages()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("coda_stream_" + std::to_string(::getpid()))) {
     std::filesystem::create_directories(folder_);
   }
   ~Pages() { std::filesystem::remove_all(folder_); }
@@ -84,8 +86,8 @@ class Pages {
     for (const Plan& plan : waiting_) write(out, plan);
     out.close();
     const std::string command =
-        "c++ -std=c++17 -O1 -w -shared -fPIC -fno-strict-aliasing -ffp-contract=off -I" CODA_SOURCE_DIR
-        " -I" CODA_SOURCE_DIR "/coda/device " +
+        "c++ -std=c++17 -O1 -w -shared -fPIC -fno-strict-aliasing -ffp-contract=off "
+        "-I" CODA_SOURCE_DIR " -I" CODA_SOURCE_DIR "/coda/device " +
         stem + ".cpp -o " + stem + ".so 2> " + stem + ".log";
     if (std::system(command.c_str()) != 0)
       throw InternalError("pages do not compile:\n" + read_file(stem + ".log").substr(0, 4000));
@@ -163,8 +165,8 @@ struct Runs {
     return [this](const Program& program, const Sizes& sizes, std::span<const Tensor> params,
                   std::span<const Tensor> results) {
       std::vector<std::string> why;
-      const auto plan = plan_stream(check(program), sizes,
-                                    layouts_of(program, sizes, params, results), {}, why);
+      const auto plan =
+          plan_stream(check(program), sizes, layouts_of(program, sizes, params, results), {}, why);
       if (!plan) {
         ++refused;
         reasons.insert(why.begin(), why.end());
@@ -181,9 +183,8 @@ void expect_right(const std::string& what, const Program& program, const Sizes& 
   Runs runs;
   for (const Layouts layout : layouts) {
     try {
-      const auto verdicts =
-          verify(program, bind_sizes(program, sizes), runs.executor(),
-                 {.inputs = {Inputs::normal}, .layouts = {layout}, .seeds = 3});
+      const auto verdicts = verify(program, bind_sizes(program, sizes), runs.executor(),
+                                   {.inputs = {Inputs::normal}, .layouts = {layout}, .seeds = 3});
       for (const Verdict& verdict : verdicts) {
         EXPECT_TRUE(verdict.passed) << what << " " << name_of(layout) << "\n" << table(verdicts);
         if (!verdict.passed) return;
@@ -310,9 +311,9 @@ TEST(CudaStream, EveryShapeOfRowsRuns) {
 
 // ---- compiled ----
 
-const Sizes kLarge = {{"M", 16384}, {"N", 4096}, {"K", 4096}, {"D", 4096}, {"B", 4}, {"S", 4096},
-                      {"H", 32},    {"G", 8},    {"E", 128},  {"V", 128256}, {"P", 2004},
-                      {"F", 11008}};
+const Sizes kLarge = {{"M", 16384}, {"N", 4096},   {"K", 4096}, {"D", 4096},
+                      {"B", 4},     {"S", 4096},   {"H", 32},   {"G", 8},
+                      {"E", 128},   {"V", 128256}, {"P", 2004}, {"F", 11008}};
 
 Sizes sizes_for(const Program& program, const Sizes& from) {
   std::set<std::string> names;
@@ -324,8 +325,8 @@ Sizes sizes_for(const Program& program, const Sizes& from) {
   Sizes sizes;
   for (const std::string& name : names) sizes[name] = from.contains(name) ? from.at(name) : 64;
   if (names.contains("N") && names.contains("H"))
-    sizes["N"] = (names.contains("G") ? from.at("H") + 2 * from.at("G") : 3 * from.at("H")) *
-                 from.at("E");
+    sizes["N"] =
+        (names.contains("G") ? from.at("H") + 2 * from.at("G") : 3 * from.at("H")) * from.at("E");
   return sizes;
 }
 
@@ -346,7 +347,7 @@ TEST(CudaStream, PagesAreTheGoldenOnes) {
     std::vector<std::string> why;
     const auto plan = plan_of(program, sizes_for(program, kLarge), why);
     ASSERT_TRUE(plan) << named.name << why.at(0);
-    const std::filesystem::path path = folder / ("stream_" + named.name + ".cu");
+    const std::filesystem::path path = folder / ("stream_" + named.name + ".page");
     if (update) {
       std::filesystem::create_directories(folder);
       std::ofstream(path) << plan->page;
@@ -374,8 +375,8 @@ TEST(CudaStream, PagesCompileWithoutSpills) {
 // Every streaming program of the golden schedules, at small sizes.
 TEST(CudaStream, DISABLED_GoldenSchedulesRun) {
   std::set<std::string> seen;
-  const Sizes all = {{"M", 70}, {"D", 64}, {"B", 2}, {"S", 35}, {"H", 4}, {"G", 2}, {"E", 32},
-                     {"V", 256}, {"F", 128}, {"P", 35}};
+  const Sizes all = {{"M", 70}, {"D", 64}, {"B", 2},   {"S", 35},  {"H", 4},
+                     {"G", 2},  {"E", 32}, {"V", 256}, {"F", 128}, {"P", 35}};
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(CODA_SOURCE_DIR "/tests/golden"))
     if (entry.path().extension() == ".coda") files.push_back(entry.path());

@@ -81,10 +81,9 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
           parts.size() == 1 ? "0" : "Index(" + arguments.number("begin_" + part.call, blocks) + ")";
       blocks += part.blocks;
       const std::string call = part.call + "(a, block - " + begin + ");\n";
-      text += parts.size() == 1
-                  ? "  " + part.call + "(a, block);\n"
-                  : "  if (block >= " + begin + " && block < Index(" +
-                        arguments.number("end_" + part.call, blocks) + ")) " + call;
+      text += parts.size() == 1 ? "  " + part.call + "(a, block);\n"
+                                : "  if (block >= " + begin + " && block < Index(" +
+                                      arguments.number("end_" + part.call, blocks) + ")) " + call;
     }
     return text;
   };

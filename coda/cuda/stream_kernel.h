@@ -20,52 +20,54 @@ namespace coda::cuda::streaming {
 
 // Memory, or positions, that a loop reads, or where it stores.
 struct Access {
-  std::int32_t value = -1;            // what is read
-  View view;                          // tensor -1: positions
+  std::int32_t value = -1;  // what is read
+  View view;                // tensor -1: positions
   Path path;
-  std::vector<std::int64_t> strides;  // of each axis of the loop
-  std::int64_t base = 0;              // elements before the piece
+  std::vector<std::int64_t> strides;         // of each axis of the loop
+  std::int64_t base = 0;                     // elements before the piece
   std::int64_t block = 0, block_stride = 0;  // of the innermost axis' blocks
-  bool lanes = false;                 // differs along the innermost axis
-  bool vector = false;                // neighbours, and aligned
-  bool loads = false;                 // it is this access that fills the pack
-  int parts = 1, part = 0;            // pieces that alternate: 2e and 2e + 1
-  std::int32_t ids = -1;              // a gather's
+  bool lanes = false;                        // differs along the innermost axis
+  bool vector = false;                       // neighbours, and aligned
+  bool loads = false;                        // it is this access that fills the pack
+  int parts = 1, part = 0;                   // pieces that alternate: 2e and 2e + 1
+  std::int32_t ids = -1;                     // a gather's
   std::set<int> levels;
   std::string name;
 };
 
+std::string operation(Op op);
+
 struct Work {
   enum class Kind : std::uint8_t { store, reduce, accumulate } kind = Kind::store;
-  int result = -1;    // store
-  Value value;        // what is evaluated
+  int result = -1;         // store
+  Value value;             // what is evaluated
   std::int32_t node = -1;  // reduce, accumulate: whose operand it is
   Path path;
 };
 
 struct Loop {
   std::vector<Axis> axes;
-  std::map<int, std::vector<Work>> works;      // by level
+  std::map<int, std::vector<Work>> works;  // by level
   std::map<std::pair<std::int32_t, Path>, Access> reads;
   std::map<std::pair<int, Path>, Access> writes;
-  bool fixed = false;           // something depends on single axes: they are not merged
+  bool fixed = false;               // something depends on single axes: they are not merged
   std::int64_t lanes_together = 0;  // elements of the innermost axis that are reduced together
-  int width = 1;                // elements of a vector
-  std::int64_t vectors = 1;     // of the innermost axis
-  std::int64_t padded = 1;      // the same, as many as threads are spent on
+  int width = 1;                    // elements of a vector
+  std::int64_t vectors = 1;         // of the innermost axis
+  std::int64_t padded = 1;          // the same, as many as threads are spent on
   std::int64_t items = 1;
-  int slots = 1;                // vectors of a thread
+  int slots = 1;  // vectors of a thread
 };
 
 // How threads share the work.
 struct Shape {
   enum class Kind : std::uint8_t { rows, columns } kind = Kind::rows;
-  int team = 32;       // threads of a row; columns: threads side by side
-  int teams = 8;       // of a block
-  bool keeps = true;    // rows: everything is loaded once, before the first pass
-  bool whole = true;    // rows: each thread's vectors are unrolled, else `unroll` at a time
-  bool by_slot = false;  // whole, without keeping: one vector after another
-  int unroll = 1;       // columns: rows at a time
+  int team = 32;            // threads of a row; columns: threads side by side
+  int teams = 8;            // of a block
+  bool keeps = true;        // rows: everything is loaded once, before the first pass
+  bool whole = true;        // rows: each thread's vectors are unrolled, else `unroll` at a time
+  bool by_slot = false;     // whole, without keeping: one vector after another
+  int unroll = 1;           // columns: rows at a time
   std::int64_t chunks = 1;  // rows without statistics: blocks of a row
 };
 
@@ -79,7 +81,8 @@ class Kernel {
   bool suits_any() const;  // does as well with another number of threads
   std::string text();
   std::int64_t blocks() const;
-  // Sums along many rows: each block adds up some rows into the workspace, a second launch the rest.
+  // Sums along many rows: each block adds up some rows into the workspace, a second launch the
+  // rest.
   bool has_second() const { return parts_; }
   void set_workspace(std::int64_t offset) { workspace_ = offset; }
   std::int64_t workspace() const;
@@ -184,7 +187,7 @@ class Kernel {
   std::map<std::pair<std::pair<std::int32_t, Path>, Lane>, std::string> slot_names_;
   std::vector<std::pair<std::int32_t, Lane>> slot_rows_;  // columns: of one slot
   std::map<std::int32_t, std::string> reciprocals_;
-  std::map<std::int32_t, std::string> reduced_;  // of reductions: their accumulators
+  std::map<std::int32_t, std::string> reduced_;                // of reductions: their accumulators
   std::map<std::pair<std::int32_t, Path>, std::string> sums_;  // along rows
   // A sum along rows in registers: slots x width of them, of threads `apart` threads apart.
   struct Finished {
@@ -196,8 +199,8 @@ class Kernel {
   bool parts_ = false;
   std::int64_t workspace_ = 0;
   std::set<std::int32_t> commented_;
-  const Loop* in_ = nullptr;   // the loop whose slot is being written
-  bool after_ = false;         // writing what follows the last row of a group
+  const Loop* in_ = nullptr;  // the loop whose slot is being written
+  bool after_ = false;        // writing what follows the last row of a group
   std::string pack_at_ = "u";
   std::string picked_at_;      // pick: the one column
   bool in_slot_rows_ = false;  // columns: rows are slots

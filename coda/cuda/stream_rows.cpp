@@ -5,23 +5,6 @@
 #include "coda/program/text.h"
 
 namespace coda::cuda::streaming {
-namespace {
-
-std::string operation(Op op) {
-  switch (op) {
-    case Op::reduce_max:
-    case Op::block_max:
-      return "Max";
-    case Op::logsumexp:
-    case Op::block_logsumexp:
-      return "LogSumExp";
-    default:
-      return "Sum";
-  }
-}
-
-}  // namespace
-
 // Of sums along rows, before the first row.
 void Kernel::declare_accumulators() {
   for (const int n : space_.space().nodes) {
@@ -51,8 +34,8 @@ void Kernel::declare_accumulators() {
         const std::string width = std::to_string(loop.width);
         line(type + " " + name + "[" + slots + "][" + width + "];");
         line("#pragma unroll");
-        line("for (int u = 0; u < " + slots + "; ++u) EACH(" + width + ") " + name + "[u][i] = " +
-             operation(node.op) + "::none<" + type + ">();");
+        line("for (int u = 0; u < " + slots + "; ++u) EACH(" + width + ") " + name +
+             "[u][i] = " + operation(node.op) + "::none<" + type + ">();");
         const std::int64_t apart = collapsed ? loop.padded : shape_.team;
         finished_.push_back({name, type, operation(node.op), std::stoi(slots), loop.width,
                              static_cast<int>(apart)});
@@ -63,19 +46,18 @@ void Kernel::declare_accumulators() {
 
 void Kernel::emit_groups() {
   const std::int64_t groups = (space_.period() + group() - 1) / std::max<std::int64_t>(1, group());
-  const std::string each = "Index(" + arguments_.number("groups_" + std::to_string(number_),
-                                                        groups) + ")";
+  const std::string each =
+      "Index(" + arguments_.number("groups_" + std::to_string(number_), groups) + ")";
   const std::string period =
       "Index(" + arguments_.number("period_" + std::to_string(number_), space_.period()) + ")";
-  const std::string size = space_.seen() == Rows::outer && !parts_
-                               ? period
-                               : "Index(" + std::to_string(group()) + ")";
+  const std::string size =
+      space_.seen() == Rows::outer && !parts_ ? period : "Index(" + std::to_string(group()) + ")";
   line("// Block `group_block` of period `group_outer`: rows first … first + count.");
   line("const Index group_block = group % " + each + ", group_outer = group / " + each + ";");
   line("const Index begin = group_block * " + size + ";");
   line("const Index first = group_outer * " + period + " + begin;");
-  line("const Index count = " + period + " - begin < " + size + " ? " + period + " - begin : " +
-       size + ";");
+  line("const Index count = " + period + " - begin < " + size + " ? " + period +
+       " - begin : " + size + ";");
 }
 
 // Sums of all teams, in the order of the teams.
@@ -102,8 +84,7 @@ void Kernel::add_teams() {
     line("__syncthreads();");
     line("if (threadIdx.x < " + std::to_string(sum.apart) + ") {");
     line("  for (int other = threadIdx.x + " + std::to_string(sum.apart) + "; other < " + all +
-         "; other += " +
-         std::to_string(sum.apart) + ")");
+         "; other += " + std::to_string(sum.apart) + ")");
     line("    EACH(" + width + ") " + sum.name + "[u][i] = " + sum.op + "::of(" + sum.name +
          "[u][i], " + shared + "[i][other]);");
     line("}");
@@ -291,8 +272,8 @@ void Kernel::emit_columns() {
   line("if (team == 0 && item < " + items + ") {");
   for (std::size_t k = 0; k < finished_.size(); ++k) {
     line("  EACH(" + std::to_string(loop.width) + ") " + partial(k) + "[(group * " +
-         std::to_string(loop.width) + " + i) * (long long)" + items + " + item] = " +
-         finished_[k].name + "[0][i];");
+         std::to_string(loop.width) + " + i) * (long long)" + items +
+         " + item] = " + finished_[k].name + "[0][i];");
   }
   line("}");
 }
@@ -330,9 +311,9 @@ std::string Kernel::second_text() {
   line("for (Index group = team; group < " + all + "; group += kTeams) {");
   line("  if (item >= " + items + ") break;");
   for (std::size_t k = 0; k < finished_.size(); ++k) {
-    line("  EACH(" + std::to_string(loop.width) + ") " + finished_[k].name + "[0][i] = " +
-         finished_[k].op + "::of(" + finished_[k].name + "[0][i], " + partial(k) + "[(group * " +
-         std::to_string(loop.width) + " + i) * (long long)" + items + " + item]);");
+    line("  EACH(" + std::to_string(loop.width) + ") " + finished_[k].name +
+         "[0][i] = " + finished_[k].op + "::of(" + finished_[k].name + "[0][i], " + partial(k) +
+         "[(group * " + std::to_string(loop.width) + " + i) * (long long)" + items + " + item]);");
   }
   line("}");
   finish_groups();

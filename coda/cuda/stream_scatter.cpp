@@ -1,4 +1,4 @@
-// coda/cuda/stream_scatter.cpp: the page of a scatter_sum: which rows a block owns, and its vectors.
+// coda/cuda/stream_scatter.cpp: the page of a scatter_sum: the rows of a block, and its vectors.
 #include "coda/cuda/stream_scatter.h"
 
 #include <algorithm>
@@ -56,7 +56,9 @@ std::optional<Plan> plan_scatter(const Checked& checked, const Sizes& sizes,
   const std::vector<Factor> from = factors_of(values), to = factors_of(result.type),
                             by = factors_of(ids);
   if (to != factors_of(program.type(result.value))) throw Refused{"a result in another order"};
-  const auto of = [&](Value v) -> const Layout& { return layouts[static_cast<std::size_t>(v.id)]; };
+  const auto of = [&](Value v) -> const Layout& {
+    return layouts[static_cast<std::size_t>(v.id)];
+  };
   const int out = static_cast<int>(program.params().size());
   const Layout& out_layout = layouts[static_cast<std::size_t>(out)];
   const Flat named = flat(by, of(node.args[1]), 0, by.size(), sizes);
@@ -76,8 +78,9 @@ std::optional<Plan> plan_scatter(const Checked& checked, const Sizes& sizes,
     const std::int64_t bytes = std::min<std::int64_t>(16, size * width);
     return layout.alignment % bytes == 0 && stride * size % bytes == 0;
   };
-  while (width > 1 && (columns.extent % width != 0 || !fits(of(node.args[0]), small, listed.stride) ||
-                       !fits(out_layout, large, rows.stride)))
+  while (width > 1 &&
+         (columns.extent % width != 0 || !fits(of(node.args[0]), small, listed.stride) ||
+          !fits(out_layout, large, rows.stride)))
     width /= 2;
   const std::int64_t items = columns.extent / width;
   const std::int64_t team = std::min<std::int64_t>(
@@ -99,25 +102,24 @@ std::optional<Plan> plan_scatter(const Checked& checked, const Sizes& sizes,
   const std::string call =
       "  const Scatter<" + std::string(element_of(values.dtype)) + ", " +
       std::string(element_of(result.type.dtype)) + ", " + std::string(element_of(ids.dtype)) +
-      "> scatter = {\n      " + arguments.pointer(out) + ", " +
-      arguments.pointer(node.args[0].id) + ", " + arguments.pointer(node.args[1].id) + ", " +
-      arguments.number("count", named.extent) + ", " + arguments.number("rows", rows.extent) +
-      ", " + arguments.number("range", range) + ",\n      " + arguments.number("items", items) +
-      ", " + arguments.number("out_row", rows.stride) + ", " +
+      "> scatter = {\n      " + arguments.pointer(out) + ", " + arguments.pointer(node.args[0].id) +
+      ", " + arguments.pointer(node.args[1].id) + ", " + arguments.number("count", named.extent) +
+      ", " + arguments.number("rows", rows.extent) + ", " + arguments.number("range", range) +
+      ",\n      " + arguments.number("items", items) + ", " +
+      arguments.number("out_row", rows.stride) + ", " +
       arguments.number("values_row", listed.stride) + ", " +
       arguments.number("ids_stride", named.stride) + "};\n";
   const bool adds = result.store == Store::accumulate;
-  plan.page = "#include \"maps.cuh\"\n#include \"stream_scatter.cuh\"\n\nusing namespace coda;\n\n" +
-              arguments.declaration("Arguments_" + entry) +
-              "\nextern \"C\" __global__ void __launch_bounds__(" + std::to_string(kThreads) +
-              ") " + entry + "(const __grid_constant__ Arguments_" + entry + " a) {\n  // " +
-              print_node(program, 0) + "\n" + call + "  scatter_sum<" + std::to_string(width) +
-              ", " + std::to_string(kThreads) + ", " + std::to_string(team) + ", " +
-              (adds ? "true" : "false") + ", " + lane + ">(scatter);\n}\n";
-  plan.launches.push_back({.entry = entry,
-                           .words = arguments.words(),
-                           .grid = {blocks, 1, 1},
-                           .block = kThreads});
+  plan.page =
+      "#include \"maps.cuh\"\n#include \"stream_scatter.cuh\"\n\nusing namespace coda;\n\n" +
+      arguments.declaration("Arguments_" + entry) +
+      "\nextern \"C\" __global__ void __launch_bounds__(" + std::to_string(kThreads) + ") " +
+      entry + "(const __grid_constant__ Arguments_" + entry + " a) {\n  // " +
+      print_node(program, 0) + "\n" + call + "  scatter_sum<" + std::to_string(width) + ", " +
+      std::to_string(kThreads) + ", " + std::to_string(team) + ", " + (adds ? "true" : "false") +
+      ", " + lane + ">(scatter);\n}\n";
+  plan.launches.push_back(
+      {.entry = entry, .words = arguments.words(), .grid = {blocks, 1, 1}, .block = kThreads});
   return plan;
 }
 

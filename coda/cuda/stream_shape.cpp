@@ -14,16 +14,17 @@ constexpr std::int64_t kAgainWords = 32;  // the same where later passes read it
 constexpr std::int64_t kMostWords = 112;  // of a thread, with sums along rows
 constexpr std::int64_t kSumWords = 48;    // sums alone
 constexpr std::int64_t kMostSlots = 8;
-constexpr std::int64_t kPartRows = 128;   // of a sum along many rows: what a block adds up
+constexpr std::int64_t kPartRows = 128;  // of a sum along many rows: what a block adds up
 constexpr std::int64_t kManyRows = 1024;
-constexpr std::int64_t kAtOnce = 16;      // bytes of a memory access
+constexpr std::int64_t kAtOnce = 16;  // bytes of a memory access
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
 std::int64_t power_of_two(std::int64_t x) {
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(x, 1))));
+  return static_cast<std::int64_t>(
+      std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(x, 1))));
 }
 
 template <class Each>
@@ -79,7 +80,9 @@ void Kernel::choose_width(Loop& loop, int forced) {
       const auto size = static_cast<std::int64_t>(size_of(dtype_of(tensor)));
       const std::int64_t bytes = std::min(kAtOnce, size * width * access.parts);
       bool aligned = space_.layout(tensor).alignment % bytes == 0;
-      const auto divides = [&](std::int64_t stride) { return stride * size % bytes == 0; };
+      const auto divides = [&](std::int64_t stride) {
+        return stride * size % bytes == 0;
+      };
       bool rows = false;
       for (std::size_t f = 0; f < access.view.factors.size(); ++f) {
         if (!space_.is_row(access.view.factors[f])) continue;
@@ -87,8 +90,8 @@ void Kernel::choose_width(Loop& loop, int forced) {
         aligned = aligned && divides(access.view.strides[f]);
       }
       if (access.ids >= 0) {
-        aligned = aligned && divides(space_.view(space_.node(Value{access.value}).args[0])
-                                         ->strides[0]);
+        aligned =
+            aligned && divides(space_.view(space_.node(Value{access.value}).args[0])->strides[0]);
         rows = true;
       }
       for (std::size_t a = 0; a + 1 < loop.axes.size(); ++a)
@@ -112,9 +115,8 @@ void Kernel::choose_width(Loop& loop, int forced) {
   loop.vectors = loop.axes.back().extent / width;
   loop.padded = loop.vectors;
   if (loop.lanes_together != 0) {
-    const std::int64_t together = loop.lanes_together == extent
-                                      ? power_of_two(loop.vectors)
-                                      : loop.lanes_together / width;
+    const std::int64_t together =
+        loop.lanes_together == extent ? power_of_two(loop.vectors) : loop.lanes_together / width;
     if (together > 32 || !std::has_single_bit(static_cast<std::uint64_t>(together)))
       throw Refused{"reductions inside a row of " + std::to_string(together) + " vectors"};
     loop.padded = divide_up(loop.vectors, together) * together;
@@ -187,8 +189,8 @@ void Kernel::choose_shape() {
   for (const int n : space_.space().nodes) {
     const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
     reduces = reduces || space_.reduces_row(node);
-    row_sums = row_sums || (space_.reduces_rows(node) &&
-                            space_.place(node.args[0]) != Place::inner);
+    row_sums =
+        row_sums || (space_.reduces_rows(node) && space_.place(node.args[0]) != Place::inner);
   }
   std::int64_t least = 1;
   for (const Loop& loop : loops_) {
@@ -202,7 +204,10 @@ void Kernel::choose_shape() {
   for (const Loop& loop : loops_) fixed = fixed || loop.fixed;
   if (groups && !reduces && !row_sums && !fixed && loops_.size() == 1) {
     const std::int64_t each = std::max<std::int64_t>(1, words(loops_[0]));
-    shape_ = {.kind = Shape::Kind::columns, .team = 32, .teams = kThreads / 32, .keeps = false,
+    shape_ = {.kind = Shape::Kind::columns,
+              .team = 32,
+              .teams = kThreads / 32,
+              .keeps = false,
               .whole = false};
     if (space_.seen() == Rows::outer) {
       parts_ = space_.row_count() > kManyRows;
@@ -282,14 +287,14 @@ void Kernel::choose_rows(std::int64_t least, bool groups) {
   }
   if (groups) {
     // Rows of a block side by side: a barrier for each row would cost more than the row.
-    const std::int64_t team = total / std::max<std::int64_t>(1, need(1).one) > 4096 ? kMostThreads
-                                                                                     : 32;
+    const std::int64_t team =
+        total / std::max<std::int64_t>(1, need(1).one) > 4096 ? kMostThreads : 32;
     const Need at = need(team);
     const bool keeps = at.slots <= 2 * kMostSlots && at.all <= kKeptWords;
     take(std::max(team, least), keeps && again ? kThreads : kMostThreads);
     shape_.keeps = shape_.whole = keeps;
-    shape_.unroll = static_cast<int>(
-        std::clamp<std::int64_t>(32 / std::max<std::int64_t>(1, at.one), 1, 4));
+    shape_.unroll =
+        static_cast<int>(std::clamp<std::int64_t>(32 / std::max<std::int64_t>(1, at.one), 1, 4));
     if (at.one > 32) shape_.teams = std::max(1, shape_.teams / 2);
     return;
   }
@@ -307,17 +312,16 @@ void Kernel::choose_rows(std::int64_t least, bool groups) {
   if (again || space_.row_count() == 1) team = kMostThreads;
   take(std::clamp(team, std::max<std::int64_t>(least, 32), std::int64_t{kMostThreads}), kThreads);
   shape_.keeps = shape_.whole = false;
-  shape_.unroll = static_cast<int>(
-      std::clamp<std::int64_t>(32 / std::max<std::int64_t>(1, need(1).one), 1, 4));
+  shape_.unroll =
+      static_cast<int>(std::clamp<std::int64_t>(32 / std::max<std::int64_t>(1, need(1).one), 1, 4));
 }
 
 void Kernel::set_slots() {
   for (Loop& loop : loops_) {
-    const bool whole =
-        shape_.kind == Shape::Kind::rows && shape_.whole && shape_.chunks == 1;
-    loop.slots = whole ? static_cast<int>(std::max<std::int64_t>(
-                             1, divide_up(loop.items, shape_.team)))
-                       : shape_.unroll;
+    const bool whole = shape_.kind == Shape::Kind::rows && shape_.whole && shape_.chunks == 1;
+    loop.slots =
+        whole ? static_cast<int>(std::max<std::int64_t>(1, divide_up(loop.items, shape_.team)))
+              : shape_.unroll;
   }
 }
 
@@ -360,8 +364,7 @@ std::int64_t Kernel::blocks() const {
   const std::int64_t rows = space_.row_count();
   if (rows == 0) return 0;
   const std::int64_t groups = this->groups();
-  if (shape_.kind == Shape::Kind::columns)
-    return groups * divide_up(loops_[0].items, shape_.team);
+  if (shape_.kind == Shape::Kind::columns) return groups * divide_up(loops_[0].items, shape_.team);
   if (groups != 0) return groups;
   return divide_up(rows, shape_.teams) * shape_.chunks;
 }

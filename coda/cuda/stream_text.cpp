@@ -5,23 +5,6 @@
 #include "coda/program/text.h"
 
 namespace coda::cuda::streaming {
-namespace {
-
-std::string operation(Op op) {
-  switch (op) {
-    case Op::reduce_max:
-    case Op::block_max:
-      return "Max";
-    case Op::logsumexp:
-    case Op::block_logsumexp:
-      return "LogSumExp";
-    default:
-      return "Sum";
-  }
-}
-
-}  // namespace
-
 Kernel::Kernel(const Space& space, Arguments& arguments, int number)
     : space_(space), arguments_(arguments), number_(number) {
   collect();
@@ -42,8 +25,7 @@ void Kernel::emit_slot(const Loop& loop) {
     line("const Index item = tile * kTeam + member;");
   } else {
     std::string item = "member + kTeam * u";
-    if (!after_ && shape_.chunks > 1)
-      item = "chunk * " + std::to_string(at_once) + " + " + item;
+    if (!after_ && shape_.chunks > 1) item = "chunk * " + std::to_string(at_once) + " + " + item;
     if (!after_ && !shape_.whole) item = "base + " + item;
     if (after_ && shape_.kind == Shape::Kind::columns) item = "tile * kTeam + member";
     line("const Index item = " + item + ";");
@@ -88,8 +70,7 @@ void Kernel::name_reads(Loop& loop) {
   for (auto& [key, access] : loop.reads) {
     if (access.view.tensor < 0) continue;
     std::string path;
-    for (const auto& [factor, piece] : access.path)
-      path += "_" + std::to_string(piece);
+    for (const auto& [factor, piece] : access.path) path += "_" + std::to_string(piece);
     if (access.parts > 1) {
       // One pack holds all pieces that alternate.
       std::string rest;
@@ -116,17 +97,15 @@ void Kernel::declare_packs(const Loop& loop, int level, int slots) {
   for (const auto& [key, access] : loop.reads) {
     if (!wants(access, level)) continue;
     const DType dtype = dtype_of(access.view.tensor);
-    const std::string type =
-        access.lanes ? "Pack<" + std::string(element_of(dtype)) + ", " +
-                           std::to_string(loop.width * access.parts) + ">"
-                     : std::string(type_of(lane_of(dtype, Lane::f32)));
+    const std::string type = access.lanes ? "Pack<" + std::string(element_of(dtype)) + ", " +
+                                                std::to_string(loop.width * access.parts) + ">"
+                                          : std::string(type_of(lane_of(dtype, Lane::f32)));
     line(type + " " + access.name + "[" + std::to_string(slots) + "];");
   }
 }
 
 void Kernel::emit_loads(Loop& loop, int level) {
-  if (std::ranges::none_of(loop.reads,
-                           [&](const auto& read) { return wants(read.second, level); }))
+  if (std::ranges::none_of(loop.reads, [&](const auto& read) { return wants(read.second, level); }))
     return;
   declare_packs(loop, level, loop.slots);
   line("#pragma unroll");
@@ -156,8 +135,8 @@ void Kernel::emit_load(Loop& loop, int level) {
     }
     const std::string name = access.name + "[" + pack_at_ + "]";
     if (!access.lanes) {
-      line(name + " = " + condition + " ? value_at(" + at + ") : " +
-           literal(0, lane_of(dtype, Lane::f32)) + ";");
+      line(name + " = " + condition + " ? value_at(" + at +
+           ") : " + literal(0, lane_of(dtype, Lane::f32)) + ";");
       continue;
     }
     std::string stride;
@@ -191,8 +170,8 @@ void Kernel::emit_store(Loop& loop, const Work& work) {
   const std::int32_t node = space_.program().value(result.value).node;
   if (node >= 0 && commented_.insert(node).second) comment(node);
   if (!access.lanes) {
-    std::string first = access.block != 0 ? "c % " + std::to_string(access.block) + " == 0"
-                                          : "c == 0";
+    std::string first =
+        access.block != 0 ? "c % " + std::to_string(access.block) + " == 0" : "c == 0";
     for (std::size_t a = 0; a + 1 < loop.axes.size(); ++a)
       if (access.strides[a] == 0 && loop.axes[a].extent != 1)
         first += " && at_" + identifier(loop.axes[a].factor.text()) + " == 0";
@@ -266,8 +245,8 @@ void Kernel::emit_work(Loop& loop, const Work& work) {
   ++indent_;
   line(type + " " + parts + "[" + width + "];");
   const std::string none = exponents ? "-infinity()" : op + "::none<" + type + ">()";
-  line("EACH(" + width + ") " + parts + "[i] = " +
-       (ok_always(loop) ? text : "ok ? " + text + " : " + none) + ";");
+  line("EACH(" + width + ") " + parts +
+       "[i] = " + (ok_always(loop) ? text : "ok ? " + text + " : " + none) + ";");
   line(sum + " = " + op + "::of(" + sum + ", " +
        (exponents ? "exponents(" + parts + ")" : "fold<" + op + ">(" + parts + ")") + ");");
   --indent_;
@@ -353,8 +332,7 @@ void Kernel::emit_row_work(int level) {
     out_ = &row_text_[level];
     indent_ = row_indent_;
     const std::string at = row_offset(view, owner_of(view));
-    const std::string to =
-        arguments_.pointer(view.tensor) + (at.empty() ? "" : " + " + at);
+    const std::string to = arguments_.pointer(view.tensor) + (at.empty() ? "" : " + " + at);
     if (result.store == Store::accumulate)
       text = map_name(Op::add, Precision::exact) + "(value_at(" + to + "), " + text + ")";
     std::string condition = "member == 0";

@@ -9,16 +9,19 @@ namespace {
 
 // Names of the page that a value may not have.
 constexpr std::string_view kOurs[] = {
-    "a",           "i",           "u",          "c",           "row",        "item",
-    "ok",          "member",      "team",       "block",       "chunk",      "group",
-    "base",        "turn",        "first",      "count",       "step",       "board",
-    "begin",       "tile",        "other",      "stored",      "before",     "shared_sums",
-    "group_block", "group_outer", "value_at",   "put",         "fold",       "among",
-    "post",        "collect",     "exponents",  "uniform_at",  "round_to",   "kTeam",
-    "kTeams",      "Index",       "Arguments",  "Pack",        "Sum",        "Max",
-    "LogSumExp",   "Exponents",   "threadIdx",  "blockIdx",    "EACH",       "not_a_number",
-    "Posted",      "Element",     "bf16_t",     "f16_t",       "bool_t",     "shared_counts"};
+    "a",           "i",           "u",         "c",          "row",      "item",
+    "ok",          "member",      "team",      "block",      "chunk",    "group",
+    "base",        "turn",        "first",     "count",      "step",     "board",
+    "begin",       "tile",        "other",     "stored",     "before",   "shared_sums",
+    "group_block", "group_outer", "value_at",  "put",        "fold",     "among",
+    "post",        "collect",     "exponents", "uniform_at", "round_to", "kTeam",
+    "kTeams",      "Index",       "Arguments", "Pack",       "Sum",      "Max",
+    "LogSumExp",   "Exponents",   "threadIdx", "blockIdx",   "EACH",     "not_a_number",
+    "Posted",      "Element",     "bf16_t",    "f16_t",      "bool_t",   "shared_counts"};
 
+}  // namespace
+
+// The struct of device/stream.cuh that combines values.
 std::string operation(Op op) {
   switch (op) {
     case Op::reduce_max:
@@ -31,8 +34,6 @@ std::string operation(Op op) {
       return "Sum";
   }
 }
-
-}  // namespace
 
 void Kernel::line(const std::string& text) {
   *out_ += std::string(static_cast<std::size_t>(2 * indent_), ' ') + text + "\n";
@@ -59,21 +60,6 @@ std::string Kernel::unique(std::string_view name) {
   if (std::ranges::find(kOurs, wanted) != std::end(kOurs)) out += "_";
   for (int n = 2; !taken_.insert(out).second; ++n) out = wanted + "_" + std::to_string(n);
   return out;
-}
-
-DType Kernel::dtype_of(int tensor) const {
-  const auto t = static_cast<std::size_t>(tensor);
-  const Program& program = space_.program();
-  return t < program.params().size() ? program.params()[t].type.dtype
-                                     : program.results()[t - program.params().size()].type.dtype;
-}
-
-std::string Kernel::owner_of(const View& view) const {
-  const Program& program = space_.program();
-  const auto t = static_cast<std::size_t>(view.tensor);
-  if (view.tensor < 0) return "position";
-  return t < program.params().size() ? program.params()[t].name
-                                     : program.results()[t - program.params().size()].name;
 }
 
 bool Kernel::has_lanes(Value v) const {
@@ -110,85 +96,6 @@ Precision Kernel::precision(const Node& node) const {
   return Precision::fast;
 }
 
-// ---- addresses ----
-
-// The rows' part of an offset, "" where there is none.
-std::string Kernel::row_offset(const View& view, const std::string& owner) {
-  std::string text;
-  const auto add = [&](const std::string& term) { text += (text.empty() ? "" : " + ") + term; };
-  std::vector<std::pair<std::size_t, std::int64_t>> own;  // place among rows, stride
-  for (std::size_t f = 0; f < view.factors.size(); ++f) {
-    const Factor& factor = view.factors[f];
-    if (after_ && factor.kind() == Factor::Kind::blocks &&
-        space_.is_row(factor.dim().factors.back())) {
-      add("group_block * " + arguments_.number(owner + "_group", view.strides[f]));
-      continue;
-    }
-    for (std::size_t r = 0; r < space_.rows().size(); ++r)
-      if (space_.rows()[r].factor == factor) own.emplace_back(r, view.strides[f]);
-  }
-  if (own.empty()) return text;
-  std::ranges::sort(own);
-  bool whole = own.size() == space_.rows().size();
-  for (std::size_t k = 1; whole && k < own.size(); ++k)
-    whole = own[k - 1].second == own[k].second * space_.rows()[own[k].first].extent;
-  if (after_) {
-    if (own.size() != 1) throw Refused{"blocks of rows of several dimensions"};
-    add("group_outer * " + arguments_.number(owner + "_outer", own[0].second));
-    return text;
-  }
-  if (whole) {
-    add("row * " + arguments_.number(owner + "_row", own.back().second));
-    return text;
-  }
-  for (const auto& [r, stride] : own) {
-    std::int64_t inside = 1;
-    for (std::size_t k = r + 1; k < space_.rows().size(); ++k) inside *= space_.rows()[k].extent;
-    const std::string name = space_.rows()[r].factor.text();
-    std::string at = "row";
-    if (inside != 1) at += " / Index(" + arguments_.number("rows_inside_" + name, inside) + ")";
-    if (r != 0) {
-      at += " % Index(" + arguments_.number("rows_" + name, space_.rows()[r].extent) + ")";
-    }
-    add("(" + at + ") * " + arguments_.number(owner + "_row_" + name, stride));
-  }
-  return text;
-}
-
-// Of the vector's first element.
-std::string Kernel::offset(const Access& access, const std::string& owner) {
-  std::string text = row_offset(access.view, owner);
-  const auto add = [&](const std::string& term) { text += (text.empty() ? "" : " + ") + term; };
-  const auto path_name = [&] {
-    std::string name;
-    for (const auto& [factor, piece] : access.path) name += "_" + factor + std::to_string(piece);
-    return name;
-  };
-  if (access.base - access.part != 0)
-    add(arguments_.number(owner + "_from" + path_name(), access.base - access.part));
-  if (access.ids >= 0) {
-    const View table = *space_.view(space_.node(Value{access.value}).args[0]);
-    const std::string id = row_value(Value{access.ids}, Lane::i64);
-    add(id + " * " + arguments_.number(owner + "_id", table.strides[0]));
-  }
-  const std::size_t last = in_->axes.size() - 1;
-  for (std::size_t a = 0; a < in_->axes.size(); ++a) {
-    const std::int64_t stride = access.strides[a];
-    if (stride == 0 || (a != last && in_->axes[a].extent == 1)) continue;
-    std::string at = a == last ? "c" : "at_" + identifier(in_->axes[a].factor.text());
-    if (stride != 1) {
-      at += " * " + arguments_.number(
-                        owner + path_name() + "_" + in_->axes[a].factor.text() + "_stride", stride);
-    }
-    add(at);
-  }
-  if (access.block != 0) {
-    add("c / " + std::to_string(access.block) + " * " +
-        arguments_.number(owner + "_block_stride", access.block_stride));
-  }
-  return text.empty() ? "0" : text;
-}
-
 // ---- rows ----
 
 std::string Kernel::row_value(Value v, Lane wanted) {
@@ -199,8 +106,8 @@ std::string Kernel::row_value(Value v, Lane wanted) {
     return literal(space_.node(v).attr.number, wanted);
   if (!is_param && space_.node(v).op == Op::size)
     return convert("(long long)" + arguments_.extent(space_.node(v).attr.axis), Lane::i64, wanted);
-  const Lane lane = is_param ? lane_of(program, v, real)
-                             : result_lane(program, space_.node(v), real, wanted);
+  const Lane lane =
+      is_param ? lane_of(program, v, real) : result_lane(program, space_.node(v), real, wanted);
   const auto known = row_names_.find({v.id, lane});
   if (known != row_names_.end()) return convert(known->second, lane, wanted);
 
@@ -263,31 +170,12 @@ std::string Kernel::picked(Value v, Lane wanted) {
   const Lane lane = lane_of(space_.program(), v, Lane::f32);
   const std::string text = value(node.args[0], {}, lane);
   picked_at_ = before;
-  return convert("(" + id + " >= 0 && " + id + " < " + size + " ? " + text + " : " +
-                     literal(0, lane) + ")",
-                 lane, wanted);
+  return convert(
+      "(" + id + " >= 0 && " + id + " < " + size + " ? " + text + " : " + literal(0, lane) + ")",
+      lane, wanted);
 }
 
 // ---- along rows ----
-
-// Memory, read element by element, at the picked column or after the last row.
-std::string Kernel::element(const Access& access) {
-  const std::string owner = owner_of(access.view);
-  std::string at;
-  if (!picked_at_.empty()) {
-    at = row_offset(access.view, owner);
-    for (std::size_t f = 0; f < access.view.factors.size(); ++f) {
-      if (space_.is_row(access.view.factors[f])) continue;
-      at += (at.empty() ? "" : " + ") + picked_at_ + " * " +
-            arguments_.number(owner + "_" + access.view.factors[f].text(), access.view.strides[f]);
-    }
-  } else {
-    at = offset(access, owner);
-    if (access.lanes)
-      at += " + i * " + arguments_.number(owner + "_lane", access.strides.back());
-  }
-  return "value_at(" + arguments_.pointer(access.view.tensor) + " + " + at + ")";
-}
 
 std::string Kernel::memory(Value v, const Path& path, Lane wanted) {
   const Program& program = space_.program();
@@ -318,8 +206,8 @@ std::string Kernel::memory(Value v, const Path& path, Lane wanted) {
   if (access.lanes) {
     at += " + i";
     if (access.strides.back() != 1)
-      at += " * " + arguments_.number("position_" + std::to_string(v.id) + "_lane",
-                                      access.strides.back());
+      at += " * " +
+            arguments_.number("position_" + std::to_string(v.id) + "_lane", access.strides.back());
   }
   if (space_.node(v).op == Op::index) return convert("(" + at + ")", Lane::i64, wanted);
   const std::string seed = row_value(space_.node(v).args[0], Lane::i64);
@@ -332,7 +220,6 @@ std::string Kernel::inside(Value v, const Path& path, Lane wanted) {
   const Lane lane = lane_of(space_.program(), v, Lane::f32);
   const std::string type(type_of(lane)), op = operation(node.op);
   const bool exponents = op == "LogSumExp";
-  const std::string held = exponents ? "Exponents" : type;
   const std::int64_t together = in_->lanes_together == in_->axes.back().extent
                                     ? in_->padded
                                     : in_->lanes_together / in_->width;
@@ -344,8 +231,8 @@ std::string Kernel::inside(Value v, const Path& path, Lane wanted) {
     const std::string none = exponents ? "-infinity()" : op + "::none<" + type + ">()";
     const std::string text = value(arg, piece, lane);
     line(type + " " + lanes + "[" + std::to_string(in_->width) + "];");
-    line("EACH(" + std::to_string(in_->width) + ") " + lanes + "[i] = ok ? " + text + " : " +
-         none + ";");
+    line("EACH(" + std::to_string(in_->width) + ") " + lanes + "[i] = ok ? " + text + " : " + none +
+         ";");
     const std::string folded =
         exponents ? "exponents(" + lanes + ")" : "fold<" + op + ">(" + lanes + ")";
     all = all.empty() ? folded : op + "::of(" + all + ", " + folded + ")";
@@ -353,7 +240,6 @@ std::string Kernel::inside(Value v, const Path& path, Lane wanted) {
   line("const " + type + " " + name + " = among<" + op + ", " + std::to_string(together) + ">(" +
        all + ")" + (exponents ? ".value()" : "") + ";");
   slot_names_[{{v.id, path}, lane}] = name;
-  (void)held;
   return convert(name, lane, wanted);
 }
 
@@ -371,9 +257,8 @@ std::string Kernel::map_value(const Node& node, const Path& path, Lane wanted) {
     case Op::pin: {
       const Value arg = node.args[0];
       const Lane from = lane_of(program, arg, real);
-      const Cast made =
-          cast(value(arg, space_.restricted(path, space_.inner_factors(arg)), from), from,
-               node.attr.dtype, real);
+      const Cast made = cast(value(arg, space_.restricted(path, space_.inner_factors(arg)), from),
+                             from, node.attr.dtype, real);
       return convert(made.text, made.lane, wanted);
     }
     case Op::detach:
@@ -395,7 +280,6 @@ std::string Kernel::map_value(const Node& node, const Path& path, Lane wanted) {
 }
 
 std::string Kernel::reciprocal(Value v) {
-  const std::pair key{v.id, Lane::f32};
   const auto known = reciprocals_.find(v.id);
   if (known != reciprocals_.end()) return known->second;
   const std::string below = row_value(v, Lane::f32);
@@ -449,8 +333,7 @@ std::string Kernel::node_value(Value v, const Path& path, Lane wanted) {
         strides.insert(strides.begin(), inside);
         inside *= space_.extent(factors[f]);
       }
-      std::string at =
-          row_offset({-1, factors, strides}, "position_" + std::to_string(v.id));
+      std::string at = row_offset({-1, factors, strides}, "position_" + std::to_string(v.id));
       at = "(long long)(" + (at.empty() ? "0" : at) + ")";
       if (node.op == Op::index) return convert(at, Lane::i64, wanted);
       return convert("uniform_at(" + row_value(node.args[0], Lane::i64) + ", " + at + ")",
@@ -462,8 +345,8 @@ std::string Kernel::node_value(Value v, const Path& path, Lane wanted) {
       const std::string size = arguments_.extent(table.factors[0]);
       return convert("(" + id + " >= 0 && " + id + " < " + size + " ? value_at(" +
                          arguments_.pointer(table.tensor) + " + " + id + " * " +
-                         arguments_.number(owner_of(table) + "_id", table.strides[0]) + ") : " +
-                         literal(0, lane) + ")",
+                         arguments_.number(owner_of(table) + "_id", table.strides[0]) +
+                         ") : " + literal(0, lane) + ")",
                      lane, wanted);
     }
     case Op::pick:
@@ -475,8 +358,8 @@ std::string Kernel::node_value(Value v, const Path& path, Lane wanted) {
     }
     case Op::spread:
     case Op::as:
-      return value(node.args[0],
-                   space_.restricted(path, space_.inner_factors(node.args[0])), wanted);
+      return value(node.args[0], space_.restricted(path, space_.inner_factors(node.args[0])),
+                   wanted);
     default:
       return map_value(node, path, wanted);
   }

@@ -27,9 +27,7 @@ __device__ __forceinline__ void load_words(unsigned* words, const void* from) {
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "l"(from));
   } else if constexpr (kWords == 2) {
-    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(words[0]), "=r"(words[1])
-                 : "l"(from));
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from));
   } else {
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(words[0]) : "l"(from));
   }
@@ -37,8 +35,8 @@ __device__ __forceinline__ void load_words(unsigned* words, const void* from) {
 template <int kWords>
 __device__ __forceinline__ void store_words(void* to, const unsigned* words) {
   if constexpr (kWords == 4) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]),
-                 "r"(words[1]), "r"(words[2]), "r"(words[3])
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
                  : "memory");
   } else if constexpr (kWords == 2) {
     asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1])
@@ -212,9 +210,7 @@ struct Max {
     }
   }
   static __device__ __forceinline__ float of(float a, float b) { return maximum_nan(a, b); }
-  static __device__ __forceinline__ long long of(long long a, long long b) {
-    return a > b ? a : b;
-  }
+  static __device__ __forceinline__ long long of(long long a, long long b) { return a > b ? a : b; }
 };
 
 // sum = Σ exp(x - shift(top)), top = max x.

@@ -1,9 +1,9 @@
-// coda/device/stream_scatter.cuh: scatter_sum: each row of the result adds up the rows that name it.
+// coda/device/stream_scatter.cuh: scatter_sum: a row of the result adds up the rows that name it.
 //
 // A block owns a range of the result's rows. It reads all ids, lists those of its range in shared
 // memory and sorts the list by (row, position), so that every sum has the order of the positions.
-// Then a team of threads takes a row at a time: reads what the list says, writes once. Where the list
-// has no room (one id many times), rows that occur are summed by walking the ids again.
+// Then a team of threads takes a row at a time: reads what the list says, writes once. Where the
+// list has no room (one id many times), each row walks the ids again.
 #pragma once
 
 #include "stream.cuh"
@@ -114,8 +114,8 @@ __device__ __forceinline__ void scatter_sum(const Scatter<Value, Out, Id>& s) {
       Lane sum[kWidth];
       EACH(kWidth) sum[i] = Lane(0);
       for (long long m = 0; m < s.count; m += kThreads) {
-        const bool hit = m + thread < s.count &&
-                         value_at(s.ids + (m + thread) * s.ids_stride) == row;
+        const bool hit =
+            m + thread < s.count && value_at(s.ids + (m + thread) * s.ids_stride) == row;
         const unsigned ballot = __ballot_sync(0xffffffffu, hit);
         if (thread % 32 == 0) mask[thread / 32] = ballot;
         if (__syncthreads_or(hit)) {
