@@ -105,5 +105,45 @@ TEST(HeadInChunks, IsTheHeadOnTheCpu) {
   }
 }
 
+// Without a norm before it either operand's rows may be the chunks: those whose sums are smaller.
+TEST(HeadInChunks, AddUpTheSmallerGradient) {
+  const Program block =
+      parse(
+          "coda 1\nuse \"prelude.coda\"\n"
+          "block loss_of(x: bf16[M, K], w: bf16[V, K], target: i64[M], ignore_index: i64)\n"
+          "    -> (loss: f32) {\n"
+          "  rows = cross_entropy(x @ w, target, ignore_index)\n"
+          "  loss = sum(rows, M)\n}\n",
+          "head.coda")
+          .find("loss_of");
+  struct Wanted {
+    std::int64_t rows, classes;
+    std::string dim, sum;
+  };
+  for (const Wanted& wanted :
+       {Wanted{4096, 128256, "V", "d_x"}, Wanted{262144, 8192, "M", "d_w"}}) {
+    const Sizes sizes = {{"M", wanted.rows}, {"V", wanted.classes}, {"K", 4096}};
+    const std::int64_t memory = wanted.rows * wanted.classes * 2 / 10;
+    const Rewritten made = rewrite(block, {.wrt = {"x", "w"}}, {.memory = memory, .sizes = sizes});
+    const Schedule& schedule = made.backward->schedule;
+    ASSERT_EQ(schedule.loops.size(), 1u);
+    EXPECT_EQ(schedule.loops[0].dim, wanted.dim);
+    std::int64_t extra = 0;
+    for (const Step& step : schedule.steps) {
+      Sizes chunk = sizes;
+      if (step.loop == 0) chunk[wanted.dim] = schedule.loops[0].size;
+      for (std::size_t r = 0; r < step.outputs.size(); ++r) {
+        const Type& type = step.program.results()[r].type;
+        if (step.outputs[r].starts_with("d_")) {
+          EXPECT_EQ(step.outputs[r] == wanted.sum, step.loop < 0) << step.outputs[r];
+        } else {
+          extra += elements_of(type, chunk) * static_cast<std::int64_t>(size_of(type.dtype));
+        }
+      }
+    }
+    EXPECT_LE(extra, memory) << wanted.dim;
+  }
+}
+
 }  // namespace
 }  // namespace coda::testing

@@ -122,20 +122,40 @@ void append(Schedule& whole, Schedule part, int loop, std::set<std::string>& tak
   }
 }
 
-// The block in chunks of that dimension; what its body passes on stays within `bytes`.
-std::optional<Partition> cut_in_chunks(const Program& block, const std::string& dim,
-                                       std::int64_t bytes, const Sizes& sizes, std::string& why) {
-  const std::optional<Chunked> chunked = chunk(block, dim, why);
-  if (!chunked) return std::nullopt;
-  Partition body = partition(chunked->body);
+// Bytes of the sums over chunks that only the loop needs.
+std::int64_t summed(const Program& block, const Chunked& chunked, const Sizes& sizes) {
+  std::int64_t bytes = 0;
+  for (const Result& result : chunked.body.results()) {
+    const bool is_ours = std::ranges::any_of(
+        block.results(), [&](const Result& own) { return own.name == result.name; });
+    if (is_ours || result.store != Store::accumulate) continue;
+    bytes +=
+        elements_of(result.type, sizes) * static_cast<std::int64_t>(size_of(result.type.dtype));
+  }
+  return bytes;
+}
+
+// How many elements of a dimension a chunk has: whole tiles, of all widths where that is enough.
+std::int64_t chunk_size(std::int64_t most) {
+  constexpr std::int64_t kGrain = 256, kWide = 768;  // columns
+  if (most >= kWide) return most / kWide * kWide;
+  return std::max(kGrain, most / kGrain * kGrain);
+}
+
+// The block in chunks of that dimension. What its body passes on stays within `bytes`, less
+// `sums`.
+std::optional<Partition> cut_in_chunks(const Program& block, const Chunked& chunked,
+                                       std::int64_t bytes, std::int64_t sums, const Sizes& sizes,
+                                       std::string& why) {
+  const std::string& dim = chunked.dim;
+  Partition body = partition(chunked.body);
   const std::int64_t each = passed_on(body.schedule, dim, sizes);
   const std::int64_t extent = sizes.at(dim);
   if (each == 0 || each * extent <= bytes) {
     why = "all of it fits";
     return std::nullopt;
   }
-  constexpr std::int64_t kGrain = 256;  // columns of a tile
-  const std::int64_t size = std::max(kGrain, bytes / each / kGrain * kGrain);
+  const std::int64_t size = chunk_size(std::max(bytes - sums, bytes / 4) / each);
   if (size >= extent) {
     why = "one chunk would be all of it";
     return std::nullopt;
@@ -144,17 +164,17 @@ std::optional<Partition> cut_in_chunks(const Program& block, const std::string& 
   whole.schedule.name = block.name();
   whole.schedule.params = {block.params().begin(), block.params().end()};
   whole.schedule.results = {block.results().begin(), block.results().end()};
-  whole.schedule.loops.push_back({dim, size, chunked->first});
+  whole.schedule.loops.push_back({dim, size, chunked.first});
   std::set<std::string> taken;
-  for (const Program* part : {&chunked->before, &chunked->body, &chunked->after}) {
+  for (const Program* part : {&chunked.before, &chunked.body, &chunked.after}) {
     for (const Param& param : part->params()) taken.insert(param.name);
     for (const Result& result : part->results()) taken.insert(result.name);
   }
-  if (!chunked->before.results().empty())
-    append(whole.schedule, partition(chunked->before).schedule, -1, taken);
+  if (!chunked.before.results().empty())
+    append(whole.schedule, partition(chunked.before).schedule, -1, taken);
   append(whole.schedule, std::move(body.schedule), 0, taken);
-  if (!chunked->after.results().empty())
-    append(whole.schedule, partition(chunked->after).schedule, -1, taken);
+  if (!chunked.after.results().empty())
+    append(whole.schedule, partition(chunked.after).schedule, -1, taken);
   whole.placements.assign(block.nodes().size(), {-1, "in chunks of `" + dim + "`"});
   return whole;
 }
@@ -171,10 +191,31 @@ Partition cut(Passes& passes, const RewriteOptions& options, const Program& join
                   std::to_string(*options.memory) + " allowed: nothing else can be computed again");
     }
     const std::int64_t left = std::max(*options.memory - kept, *options.memory / 4);
-    for (const std::string& dim : chunkable(joint, training.again)) {
-      std::string why;
-      if (auto chunks = cut_in_chunks(program, dim, left, sizes, why)) return std::move(*chunks);
+    // The dimension whose sums over chunks are smallest: they exist whole, in f32.
+    struct Way {
+      Chunked chunked;
+      std::int64_t sums = 0;
+    };
+    std::vector<Way> ways;
+    std::string why;
+    const auto refuse = [&](const std::string& dim) {
       if (!why.empty()) passes.note("no chunks of " + dim + ": " + why);
+      why.clear();
+    };
+    for (const std::string& dim : chunkable(joint, training.again)) {
+      if (auto chunked = chunk(program, dim, why)) {
+        const std::int64_t sums = summed(program, *chunked, sizes);
+        ways.push_back({*std::move(chunked), sums});
+      } else {
+        refuse(dim);
+      }
+    }
+    std::ranges::stable_sort(ways, {}, &Way::sums);
+    for (const Way& way : ways) {
+      if (auto cut = cut_in_chunks(program, way.chunked, left, way.sums, sizes, why)) {
+        return *std::move(cut);
+      }
+      refuse(way.chunked.dim);
     }
   }
   return partition(program);
