@@ -15,8 +15,11 @@ namespace coda::cuda {
 namespace {
 
 constexpr std::int64_t kTileRows = 128, kTileDepth = 64;
+constexpr std::int64_t kShortestPart = 4;  // k steps of a tile that workers share
 constexpr std::size_t kMaxSpaces = 15;
 // L2 hints of the copy engine.
+// What scratch memory is not by chance: a flag that says that a part of a tile is there.
+constexpr std::int64_t kToken = 0x5bd1e995c0da9e37;
 constexpr std::int64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12F0000000000000;
 
 struct Term {
@@ -180,13 +183,12 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
       candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
     }
   }
-  const std::int64_t across =
-      (grids[0].columns + shape.result_columns() - 1) / shape.result_columns();
-  // Groups of 12 make one wave of 11 tiles across.
-  candidate.group = across == 11 && !problem.stacked ? 12 : 16;
+  std::int64_t depth = 0;
+  for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
+  candidate.group = problem.head != 0 || shape.pairs > 1 ? 16 : 12;
   candidate.order =
       tile_order(grids, {target.processors, shape.result_columns(), candidate.narrow / shape.pairs,
-                         candidate.group, problem.stacked});
+                         candidate.group, problem.stacked, depth, kShortestPart});
   // Narrower tiles read more of the left operand, and pay more often for turns.
   const double efficiency = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
   candidate.cost = static_cast<double>(candidate.order.longest) / efficiency;
@@ -250,7 +252,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   page.operands = problem.left().dtype;
   page.mn_major_a = !problem.left().inner_first;
   page.mn_major_b = !problem.right().inner_first;
-  page.precision = precision_of(program);
+  // Sums of products of 16-bit numbers are worth no more than fast functions give.
+  page.precision = Precision::fast;
   for (std::size_t s = 0; s < problem.places.size(); ++s) {
     page.spaces.push_back(
         emit_space(problem.places[s], layouts, arguments, candidate.shape, rows, s));
@@ -314,18 +317,28 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     fields.k_tiles.push_back(arguments.number("k_tiles_" + std::to_string(t), tiles));
   }
   arguments.table("order", 0);
-  arguments.number("works", static_cast<std::int64_t>(candidate.order.table.size()));
+  arguments.number("works", static_cast<std::int64_t>(candidate.order.pieces.size()));
   arguments.number("pace", depth * 16 * 8 / 10 / (candidate.shape.units() * 2));
   arguments.number("policy_a", kEvictNormal);
   arguments.number("policy_b", kEvictNormal);
   arguments.number("policy_in", kEvictFirst);
   arguments.number("policy_out", kEvictFirst);
 
+  const std::int64_t areas = candidate.order.areas;
+  const std::int64_t area_bytes = kTileRows * candidate.shape.columns * 4;
+  page.split = areas > 0;
+  if (page.split) {
+    arguments.workspace("areas", "float", 0);
+    arguments.workspace("flags", "unsigned long long", areas * area_bytes);
+    arguments.number("token", kToken);
+  }
+
   Plan plan;
+  plan.workspace = areas * (area_bytes + 8);
   plan.name = program.name();
   plan.path = "gemm " + GemmTile{128, candidate.shape.columns}.text();
   plan.page = gemm_page(page, fields, rows, arguments);
-  plan.tables = {candidate.order.table};
+  plan.tables = {candidate.order.table()};
   Launch launch;
   launch.entry = identifier(program.name());
   launch.maps = arguments.maps();
@@ -340,6 +353,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
       std::to_string(page.slot_bytes) + " bytes, groups of " + std::to_string(candidate.group) +
       " rows" +
       (candidate.narrow > 0 ? ", last column tile " + std::to_string(candidate.narrow) : "") +
+      (areas > 0 ? ", " + std::to_string(areas) + " parts of shared tiles" : "") +
       (page.paced ? ", paced" : ""));
   return plan;
 }

@@ -143,6 +143,8 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kHeads", page.shape.head / 64, "units of a head; 0: units are plain");
   constant("kConsumerRegisters", page.wide ? 240 : 232, "");
   constant("kProducerRegisters", page.wide ? 24 : 40, "");
+  out += std::string("  static constexpr bool kSplit = ") + (page.split ? "true" : "false") +
+         ";  // workers share tiles along k\n";
   out += std::string("  static constexpr bool kPaced = ") + (page.paced ? "true" : "false") +
          ";  // epilogues wait for the next tile's main loop\n";
   out += std::string("  static constexpr bool kMnMajorA = ") +

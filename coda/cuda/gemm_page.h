@@ -22,6 +22,7 @@ struct GemmPage {
   Precision precision = Precision::exact;
   std::vector<SpaceText> spaces;
   int maps = 0;        // of each space, at most
+  bool split = false;  // workers share tiles along k
   bool paced = false;  // epilogues wait for the next tile's main loop
   bool wide = false;   // consumers have 240 registers, which leaves producers 24
 };

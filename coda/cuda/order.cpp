@@ -7,6 +7,8 @@
 namespace coda::cuda {
 namespace {
 
+constexpr std::uint32_t kPart = 0xffff;  // of Piece::fix: not the owner
+
 struct Entry {
   std::uint32_t tile = 0;
   std::int64_t cost = 0;
@@ -15,6 +17,63 @@ struct Entry {
 std::uint32_t tile_word(std::size_t space, std::int64_t row, std::int64_t column) {
   return static_cast<std::uint32_t>(space) << 28 | static_cast<std::uint32_t>(row) << 14 |
          static_cast<std::uint32_t>(column);
+}
+
+// What every worker has to do.
+struct Lists {
+  std::vector<std::vector<Piece>> pieces;
+  std::vector<std::int64_t> load;  // columns x k steps
+  std::int64_t areas = 0;
+
+  std::int64_t longest() const { return *std::ranges::max_element(load); }
+};
+
+// Gives every worker the pieces along k that it lacks to `limit`, those with least behind them
+// first. The last one takes what is left.
+Lists shared(Lists lists, const std::vector<Entry>& tiles, std::int64_t limit,
+             const OrderOptions& options) {
+  const std::int64_t depth = options.depth;
+  std::vector<std::size_t> order(lists.load.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return lists.load[a] < lists.load[b]; });
+  std::size_t at = 0;
+  std::vector<std::vector<Piece>> owners(lists.pieces.size());
+  for (const Entry& tile : tiles) {
+    std::int64_t first = 0, parts = 0;
+    Piece* owner = nullptr;
+    while (first < depth) {
+      const auto room = [&] {
+        return (limit - lists.load[order[at]]) / tile.cost;
+      };
+      while (at + 1 < order.size() && room() < options.shortest) ++at;
+      std::int64_t steps = std::max(room(), options.shortest);
+      if (at + 1 == order.size() || depth - first - steps < options.shortest) steps = depth - first;
+      const std::size_t worker = order[at];
+      Piece piece{tile.tile, static_cast<std::uint32_t>(first),
+                  static_cast<std::uint32_t>(first + steps), 0};
+      if (first == 0) {
+        owners[worker].push_back(piece);
+        owner = &owners[worker].back();
+      } else {
+        piece.fix = kPart << 16 | static_cast<std::uint32_t>(lists.areas + parts);
+        ++parts;
+        lists.pieces[worker].push_back(piece);
+      }
+      lists.load[worker] += steps * tile.cost;
+      first += steps;
+    }
+    if (parts > 0) {
+      owner->fix =
+          static_cast<std::uint32_t>(parts) << 16 | static_cast<std::uint32_t>(lists.areas);
+    }
+    lists.areas += parts;
+  }
+  // Parts before owners, so that no part waits behind one who waits for parts.
+  for (std::size_t w = 0; w < lists.pieces.size(); ++w) {
+    lists.pieces[w].insert(lists.pieces[w].end(), owners[w].begin(), owners[w].end());
+  }
+  return lists;
 }
 
 }  // namespace
@@ -55,11 +114,11 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   }
 
   const auto workers = static_cast<std::size_t>(options.workers);
-  std::vector<std::vector<std::uint32_t>> lists(workers);
-  std::vector<std::int64_t> load(workers, 0);
+  Lists lists{std::vector<std::vector<Piece>>(workers), std::vector<std::int64_t>(workers, 0)};
+  std::vector<std::int64_t>& load = lists.load;
   const auto put = [&](std::size_t worker, const Entry& entry) {
-    lists[worker].push_back(entry.tile);
-    load[worker] += entry.cost;
+    lists.pieces[worker].push_back({entry.tile, 0, static_cast<std::uint32_t>(options.depth), 0});
+    load[worker] += entry.cost * options.depth;
   };
   const std::size_t whole = tiles.size() / workers * workers;
   std::vector<std::size_t> busy(workers);
@@ -80,18 +139,46 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   std::vector<Entry> last(tiles.begin() + static_cast<std::ptrdiff_t>(whole), tiles.end());
   std::stable_sort(last.begin(), last.end(),
                    [](const Entry& a, const Entry& b) { return a.cost > b.cost; });
+  const Lists before = lists;
   for (const Entry& entry : last) {
     put(static_cast<std::size_t>(std::ranges::min_element(load) - load.begin()), entry);
   }
+  if (options.shortest > 0 && !last.empty() && options.depth >= 2 * options.shortest) {
+    // An equal share for all, and somewhat more where pieces of the shortest length do not fill it.
+    const std::int64_t all = std::accumulate(load.begin(), load.end(), std::int64_t{0});
+    const std::int64_t fair = (all + options.workers - 1) / options.workers;
+    // Sharing costs a trip of the accumulators through memory: worth so many k steps.
+    constexpr std::int64_t kTrip = 2;
+    Lists best = lists;
+    for (std::int64_t more = 0; more < options.depth; ++more) {
+      Lists tried = shared(before, last, fair + more * options.tile_columns / 2, options);
+      const std::int64_t trip = kTrip * options.tile_columns;
+      if (tried.longest() + trip < best.longest() + (best.areas > 0 ? trip : 0)) {
+        best = std::move(tried);
+      }
+    }
+    lists = std::move(best);
+  }
 
   Order order;
-  std::size_t depth = 0;
-  for (const auto& list : lists) depth = std::max(depth, list.size());
-  order.longest = workers == 0 ? 0 : *std::ranges::max_element(load);
-  for (std::size_t i = 0; i < depth; ++i) {
-    for (const auto& list : lists) order.table.push_back(i < list.size() ? list[i] : kNoTile);
+  order.longest = lists.longest();
+  order.areas = lists.areas;
+  std::size_t most = 0;
+  for (const auto& list : lists.pieces) most = std::max(most, list.size());
+  for (std::size_t i = 0; i < most; ++i) {
+    for (const auto& list : lists.pieces) {
+      order.pieces.push_back(i < list.size() ? list[i] : Piece{kNoTile});
+    }
   }
   return order;
+}
+
+std::vector<std::uint32_t> Order::table() const {
+  std::vector<std::uint32_t> words;
+  for (const Piece& piece : pieces) {
+    words.insert(words.end(), {piece.tile, piece.first, piece.last, piece.fix});
+  }
+  return words;
 }
 
 }  // namespace coda::cuda

@@ -15,7 +15,8 @@
 // visits slots that nothing fills, and consumers take turns for the epilogue too.
 //
 // What a page gives (all static):
-//   Arguments      the kernel's argument; args.order, works, pace, policy_a, policy_b, …
+//   Arguments      the kernel's argument; args.order, works, pace, policy_a, policy_b, …; areas, flags,
+//   token          where workers share tiles (kSplit)
 //   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots, kSlotBytes,
 //   kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
 //   kMnMajorB, kHeads (units of a head: 32 columns of its low half and 32 of its high half; 0: plain)
@@ -41,20 +42,39 @@ struct Constant {
   static constexpr int value = kValue;
 };
 
-// One tile of work: space s, tile row m, tile column n of that space. None: m < 0.
+// One piece of work: k steps [k0, k1) of tile row m, tile column n of space s. None: m < 0. A tile
+// that several workers share belongs to the one that has its first steps: it adds what the `parts` others
+// leave in the fix-up areas from `area` on, in order. The others have parts < 0, and an area of their own.
 struct Work {
-  int s, m, n;
+  int s, m, n, k0, k1, parts, area;
+  __device__ __forceinline__ bool is_part() const { return parts < 0; }
+};
+struct WorkWords {
+  u32 tile, k0, k1, fix;
 };
 template <class Arguments>
-__device__ __forceinline__ u32 work_word(const Arguments& args, int t) {
-  u32 word;
-  asm("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(args.order + t));
-  return word;
+__device__ __forceinline__ WorkWords work_words(const Arguments& args, int t) {
+  WorkWords w;
+  asm("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(w.tile), "=r"(w.k0), "=r"(w.k1), "=r"(w.fix)
+      : "l"(args.order + t * 4ll));
+  return w;
 }
-__device__ __forceinline__ Work work_of(u32 word) {
-  if (word == ~0u) return {0, -1, 0};
-  return {static_cast<int>(word >> 28), static_cast<int>(word >> 14 & 0x3fff),
-          static_cast<int>(word & 0x3fff)};
+__device__ __forceinline__ Work work_of(const WorkWords& w) {
+  Work work;
+  work.s = w.tile >> 28, work.m = w.tile >> 14 & 0x3fff, work.n = w.tile & 0x3fff;
+  if (w.tile == ~0u) work.m = -1;
+  work.k0 = w.k0, work.k1 = w.k1;
+  work.parts = static_cast<int>(w.fix) >> 16, work.area = w.fix & 0xffff;
+  return work;
+}
+// The same for a whole warp, in uniform registers.
+template <class Arguments>
+__device__ __forceinline__ Work uniform_work(const Arguments& args, int t) {
+  WorkWords w = work_words(args, t);
+  w.tile = shuffle(w.tile, 0), w.k0 = shuffle(w.k0, 0), w.k1 = shuffle(w.k1, 0);
+  w.fix = shuffle(w.fix, 0);
+  return work_of(w);
 }
 
 template <class P>
@@ -68,7 +88,7 @@ struct Gemm {
   static constexpr int kStages = P::kStages, kRing = P::kSlots;
   static_assert(kRing % 2 == 0, "a slot always has the same store warp");
   // Named barriers: turns for the main loop, then for the epilogue, of each consumer.
-  static constexpr int kMainTurn = 1, kEpilogueTurn = 3;
+  static constexpr int kMainTurn = 1, kEpilogueTurn = 3, kPartSync = 5;
 
   // Offsets in shared memory.
   static constexpr int kB = kStages * kBytesA, kSlot = kB + kStages * kBytesB;
@@ -77,7 +97,9 @@ struct Gemm {
   static constexpr int kSlotWritten = kSlotLoaded + kRing * 8;
   static constexpr int kProgress = kSlotWritten + kRing * 8, kRows = kProgress + 16;
 
+  // Of the epilogue: a part of a tile has none.
   static __device__ __forceinline__ int units(const Arguments& args, const Work& w) {
+    if (w.is_part()) return 0;
     const int left = P::columns(args, w.s) - w.n * kResultColumns;
     const int count = (left + P::kUnitColumns - 1) / P::kUnitColumns;
     return count < kUnits ? count : kUnits;
@@ -88,14 +110,18 @@ struct Gemm {
     int stage = 0;
     u32 phase = 1;
     for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
-      const Work w = work_of(shuffle(work_word(args, t), 0));
+      const Work w = uniform_work(args, t);
       if (w.m < 0) break;
       const TensorMap* map = P::operands(args, w.s);
+      int first = 0;  // k step of the sum at which the term begins
 #pragma unroll 1
       for (int term = 0; term < P::kTerms; term++, map += 1 + P::kPairs) {
-        const int k_tiles = P::k_tiles(args, term);
+        const int steps = P::k_tiles(args, term);
+        const int begin = w.k0 > first ? w.k0 - first : 0;
+        const int end = w.k1 - first < steps ? w.k1 - first : steps;
+        first += steps;
 #pragma unroll 1
-        for (int k = 0; k < k_tiles; k++) {
+        for (int k = begin; k < end; k++) {
           barrier_wait(base + kEmpty + stage * 8, phase);
           if (lane == 0) {
             const u32 full = base + kFull + stage * 8;
@@ -139,7 +165,7 @@ struct Gemm {
   static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base, int lane) {
     unsigned position = 0;
     for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
-      const Work w = work_of(shuffle(work_word(args, t), 0));
+      const Work w = uniform_work(args, t);
       if (w.m < 0) break;
       const int count = units(args, w);
       P::with_space(w.s, [&](auto space) {
@@ -179,7 +205,7 @@ struct Gemm {
                                                      int lane) {
     unsigned position = 0;
     for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
-      const Work w = work_of(shuffle(work_word(args, t), 0));
+      const Work w = uniform_work(args, t);
       if (w.m < 0) break;
       const int count = units(args, w);
       P::with_space(w.s, [&](auto space) {
@@ -215,16 +241,13 @@ struct Gemm {
   static __device__ __forceinline__ void consume(const Arguments& args, u32 base, int me) {
     const int thread = threadIdx.x % 128, warp = shuffle(thread / 32, 0), lane = thread % 32;
     const int other = me ^ 1;
-    int k_count = 0;
-#pragma unroll
-    for (int term = 0; term < P::kTerms; term++) k_count += P::k_tiles(args, term);
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
     for (int t = blockIdx.x; t < args.works; t += gridDim.x, index++) {
-      const Work w = work_of(work_word(args, t));
+      const Work w = work_of(work_words(args, t));
       if (w.m < 0) break;
-      const int count = units(args, w);
+      const int count = units(args, w), k_count = w.k1 - w.k0;
       int slots_used = 0;
       P::with_space(w.s, [&](auto space) {
         slots_used = count * kRowHalves * decltype(space)::kSlotsUsed;
@@ -237,7 +260,7 @@ struct Gemm {
       // memory: every register counts while the accumulators live.
       const u32 rows_at = base + kRows + (me * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
 #pragma unroll 1
-      for (int i = 0; i < kRowHalves; i++)
+      for (int i = 0; i < kRowHalves && count > 0; i++)
         P::put_rows(args, w.s, w.m * kTileM + i * 64 + warp * 16 + lane / 4, w.n == 0, lane,
                     rows_at + i * 64 * P::kRowBytes);
       __syncwarp();
@@ -262,10 +285,16 @@ struct Gemm {
       wgmma_wait<0>();
       if (thread == 0) barrier_arrive(base + kEmpty + previous * 8);
 
+      // NOTE: parts leave before their turn, and stand before owners in every worker's list: so no one
+      // waits for someone who waits.
+      if constexpr (P::kSplit)
+        if (w.is_part()) leave_part(args, acc, w, me, thread);
       named_sync(kEpilogueTurn + me, 256);
+      if constexpr (P::kSplit)
+        if (w.parts > 0) add_parts(args, acc, w, me, thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
       const int next = t + gridDim.x;
-      const bool paced = P::kPaced && next < args.works && work_word(args, next) != ~0u;
+      const bool paced = P::kPaced && next < args.works && work_words(args, next).tile != ~0u;
       P::with_space(w.s, [&](auto space) {
         using S = decltype(space);
         typename S::State state;
@@ -344,6 +373,55 @@ struct Gemm {
                      : "memory");
       previous = stage;
       if (++stage == kStages) stage = 0, phase ^= 1;
+    }
+  }
+
+  // ---- tiles that several workers share: accumulators in global memory, a flag for each area
+  static __device__ __forceinline__ float* area_of(const Arguments& args, int area, int thread) {
+    return args.areas + static_cast<long long>(area) * kTileM * P::kTileN + thread;
+  }
+  static __device__ __forceinline__ void leave_part(const Arguments& args,
+                                                    const float (&acc)[kRowHalves][P::kTileN / 2],
+                                                    const Work& w, int me, int thread) {
+    float* to = area_of(args, w.area, thread);
+#pragma unroll
+    for (int i = 0; i < kRowHalves; i++)
+#pragma unroll
+      for (int x = 0; x < P::kTileN / 2; x++)
+        asm volatile("st.global.cg.f32 [%0], %1;" ::"l"(to + (i * P::kTileN / 2 + x) * 128),
+                     "f"(acc[i][x])
+                     : "memory");
+    named_sync(kPartSync + me, 128);
+    if (thread == 0)
+      asm volatile("fence.acq_rel.gpu;\nst.release.gpu.u64 [%0], %1;" ::"l"(args.flags + w.area),
+                   "l"(args.token)
+                   : "memory");
+  }
+  // The flags are 0 again afterwards, as scratch memory may be anything else than the token before.
+  static __device__ __forceinline__ void add_parts(const Arguments& args,
+                                                   float (&acc)[kRowHalves][P::kTileN / 2],
+                                                   const Work& w, int me, int thread) {
+#pragma unroll 1
+    for (int part = 0; part < w.parts; part++) {
+      if (thread == 0) {
+        u64 flag;
+        do asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(flag) : "l"(args.flags + w.area + part) : "memory");
+        while (flag != static_cast<u64>(args.token));
+        asm volatile("st.relaxed.gpu.u64 [%0], 0;" ::"l"(args.flags + w.area + part) : "memory");
+      }
+      named_sync(kPartSync + me, 128);
+      const float* from = area_of(args, w.area + part, thread);
+#pragma unroll
+      for (int i = 0; i < kRowHalves; i++)
+#pragma unroll
+        for (int x = 0; x < P::kTileN / 2; x++) {
+          float more;
+          asm volatile("ld.global.cg.f32 %0, [%1];"
+                       : "=f"(more)
+                       : "l"(from + (i * P::kTileN / 2 + x) * 128)
+                       : "memory");
+          acc[i][x] += more;
+        }
     }
   }
 
