@@ -147,8 +147,9 @@ Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const L
   return problem;
 }
 
-std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, std::string& why) {
-  TileShape shape{columns, problem.pairs, 64, problem.head};
+std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, int cluster,
+                                       std::string& why) {
+  TileShape shape{columns, problem.pairs, 64, problem.head, cluster};
   if (columns % (32 * problem.pairs) != 0) {
     why = "paired products need a multiple of 32 columns each";
     return std::nullopt;
@@ -173,11 +174,16 @@ struct Candidate {
   double cost = 0;
 };
 
+GemmTile tile_of(const Candidate& candidate) {
+  return {static_cast<int>(kTileRows), candidate.shape.columns, candidate.shape.cluster};
+}
+
 Candidate candidate_of(const Problem& problem, const TileShape& shape, const Target& target) {
   Candidate candidate{shape};
   std::vector<TileGrid> grids;
   for (const Places& places : problem.places) {
-    grids.push_back({(places.rows() + kTileRows - 1) / kTileRows, places.columns()});
+    const std::int64_t rows = kTileRows * shape.cluster;
+    grids.push_back({(places.rows() + rows - 1) / rows, places.columns()});
     const std::int64_t left = places.columns() % shape.result_columns();
     if (shape.pairs == 1 && left > 0 && shape.columns > 64 && left <= shape.columns - 64) {
       candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
@@ -185,25 +191,33 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   }
   std::int64_t depth = 0;
   for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
-  candidate.group = problem.head != 0 || shape.pairs > 1 ? 16 : 12;
-  candidate.order =
-      tile_order(grids, {target.processors, shape.result_columns(), candidate.narrow / shape.pairs,
-                         candidate.group, problem.stacked, depth, kShortestPart});
-  // Narrower tiles read more of the left operand, and pay more often for turns.
-  const double efficiency = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
-  candidate.cost = static_cast<double>(candidate.order.longest) / efficiency;
+  candidate.group = (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.cluster;
+  candidate.order = tile_order(grids, {target.processors / shape.cluster, shape.result_columns(),
+                                       candidate.narrow / shape.pairs, candidate.group,
+                                       problem.stacked, depth, kShortestPart});
+  // Narrower tiles read more of the left operand, and pay more often for turns. Pairs read less of
+  // the right one, which gains where it comes by rows of k and loses a little where it does not.
+  const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
+  const double pair = shape.cluster == 1 ? 1.0 : problem.right().inner_first ? 1.005 : 0.995;
+  candidate.cost = static_cast<double>(candidate.order.longest) / (width * pair);
   return candidate;
 }
 
 std::vector<Candidate> candidates_of(const Problem& problem, const Target& target,
                                      std::vector<std::string>& reasons) {
   std::vector<Candidate> candidates;
+  const bool pairs = std::ranges::all_of(
+      problem.places, [](const Places& places) { return places.rows() > kTileRows; });
   for (const int columns : {192, 128, 64}) {
-    std::string why;
-    if (const auto shape = shape_of_tile(problem, columns, why)) {
-      candidates.push_back(candidate_of(problem, *shape, target));
-    } else {
-      reasons.push_back("tile 128x" + std::to_string(columns) + ": " + why);
+    for (const int cluster : {1, 2}) {
+      std::string why;
+      if (cluster == 2 && !pairs) why = "one tile row has no pair";
+      const auto shape = shape_of_tile(problem, columns, cluster, why);
+      if (shape && why.empty()) {
+        candidates.push_back(candidate_of(problem, *shape, target));
+      } else {
+        reasons.push_back("tile " + GemmTile{128, columns, cluster}.text() + ": " + why);
+      }
     }
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::cost);
@@ -223,17 +237,18 @@ MapSpec left_map(const OperandMatrix& matrix) {
 MapSpec right_map(const OperandMatrix& matrix, const TileShape& shape) {
   MapSpec map{matrix.tensor, matrix.offset, matrix.dtype, {}, 128, 256};
   if (!matrix.inner_first) {
-    map.axes = {{matrix.outer, 0, 64}, {matrix.inner, matrix.inner_stride, kTileDepth}};
+    map.axes = {{matrix.outer, 0, 64},
+                {matrix.inner, matrix.inner_stride, kTileDepth / shape.cluster}};
   } else if (shape.head != 0) {
     const std::int64_t row = matrix.outer_stride;
     map.axes = {{matrix.inner, 0, kTileDepth},
                 {32, row, 32},
-                {2, shape.head / 2 * row, 2},
+                {2, shape.head / 2 * row, 2 / shape.cluster},
                 {shape.head / 64, 32 * row, 1},
                 {matrix.outer / shape.head, shape.head * row, 1}};
   } else {
     map.axes = {{matrix.inner, 0, kTileDepth},
-                {matrix.outer, matrix.outer_stride, shape.result_columns()}};
+                {matrix.outer, matrix.outer_stride, shape.result_columns() / shape.cluster}};
   }
   return map;
 }
@@ -324,7 +339,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   arguments.number("policy_in", kEvictFirst);
   arguments.number("policy_out", kEvictFirst);
 
-  const std::int64_t areas = candidate.order.areas;
+  const std::int64_t areas = candidate.order.areas * candidate.shape.cluster;
   const std::int64_t area_bytes = kTileRows * candidate.shape.columns * 4;
   page.split = areas > 0;
   if (page.split) {
@@ -336,14 +351,15 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   Plan plan;
   plan.workspace = areas * (area_bytes + 8);
   plan.name = program.name();
-  plan.path = "gemm " + GemmTile{128, candidate.shape.columns}.text();
+  plan.path = "gemm " + tile_of(candidate).text();
   plan.page = gemm_page(page, fields, rows, arguments);
   plan.tables = {candidate.order.table()};
   Launch launch;
   launch.entry = identifier(program.name());
   launch.maps = arguments.maps();
   launch.words = arguments.words();
-  launch.grid = {target.processors, 1, 1};
+  launch.cluster = candidate.shape.cluster;
+  launch.grid = {target.processors / launch.cluster * launch.cluster, 1, 1};
   launch.block = 384;
   launch.shared = page.stages * stage + static_cast<std::int64_t>(page.slots) * page.slot_bytes +
                   page.stages * 16 + page.slots * 24 + 16 + row_bytes;
@@ -361,7 +377,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
 }  // namespace
 
 std::string GemmTile::text() const {
-  return std::to_string(rows) + "x" + std::to_string(columns);
+  return std::to_string(rows) + "x" + std::to_string(columns) + (cluster == 2 ? "x2" : "");
 }
 
 std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,
@@ -371,7 +387,7 @@ std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,
   try {
     const Problem problem = problem_of(checked, sizes, layouts);
     for (const Candidate& candidate : candidates_of(problem, target, reasons)) {
-      tiles.push_back({static_cast<int>(kTileRows), candidate.shape.columns});
+      tiles.push_back(tile_of(candidate));
     }
   } catch (const Refusal& refusal) {
     reasons.push_back(refusal.reason);
@@ -385,12 +401,11 @@ std::optional<Plan> plan_gemm(const Checked& checked, const Sizes& sizes,
   try {
     const Problem problem = problem_of(checked, sizes, layouts);
     for (const Candidate& candidate : candidates_of(problem, target, reasons)) {
-      if (pinned != nullptr && pinned->columns != candidate.shape.columns) continue;
+      if (pinned != nullptr && !(*pinned == tile_of(candidate))) continue;
       try {
         return plan_of(checked, sizes, layouts, target, problem, candidate);
       } catch (const Refusal& refusal) {
-        reasons.push_back("tile 128x" + std::to_string(candidate.shape.columns) + ": " +
-                          refusal.reason);
+        reasons.push_back("tile " + tile_of(candidate).text() + ": " + refusal.reason);
       }
     }
   } catch (const Refusal& refusal) {

@@ -15,7 +15,8 @@ namespace coda::cuda {
 struct GemmTile {
   int rows = 128;
   int columns = 192;
-  std::string text() const;  // "128x192"
+  int cluster = 1;           // 2: pairs of blocks share the right operand
+  std::string text() const;  // "128x192", "128x192x2"
   bool operator==(const GemmTile&) const = default;
 };
 

@@ -137,6 +137,7 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kStages", page.stages, "of operands, 64 of k each");
   constant("kSlots", page.slots, "of the epilogue's ring");
   constant("kSlotBytes", page.slot_bytes, "");
+  constant("kCluster", page.shape.cluster, "blocks that share the right operand");
   constant("kTerms", page.terms, "products that are added up");
   constant("kPairs", page.shape.pairs, "products that share the left operand");
   constant("kUnitColumns", page.shape.unit, "of results in a unit");

@@ -26,6 +26,7 @@ struct TileShape {
   int pairs = 1;          // products that share the left operand
   int unit = 64;          // columns of results in a unit
   std::int64_t head = 0;  // elements of a head whose halves meet; 0: units are plain
+  int cluster = 1;        // 2: pairs of blocks, one above the other, share the right operand
 
   int result_columns() const { return columns / pairs; }
   int units() const { return result_columns() / unit; }

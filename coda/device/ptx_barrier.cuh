@@ -29,6 +29,19 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// At the same barrier of block `rank` of the cluster.
+// NOTE: with .release.cluster this becomes a memory barrier of the whole device.
+__device__ __forceinline__ void barrier_arrive_at(u32 barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
 // Waits until the phase of that parity has completed.
 // NOTE: sound only for a waiter that sees every phase in order.
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {

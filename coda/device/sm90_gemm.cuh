@@ -18,7 +18,7 @@
 //   Arguments      the kernel's argument; args.order, works, pace, policy_a, policy_b, …; areas, flags,
 //   token          where workers share tiles (kSplit)
 //   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots, kSlotBytes,
-//   kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
+//   kCluster (2: pairs of blocks share B), kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
 //   kMnMajorB, kHeads (units of a head: 32 columns of its low half and 32 of its high half; 0: plain)
 //   operands(args, s)  the tensor maps of space s: for each term the left one, then the right ones
 //   k_tiles(args, term);  columns(args, s), row_count(args, s): of the results of space s
@@ -97,6 +97,22 @@ struct Gemm {
   static constexpr int kSlotWritten = kSlotLoaded + kRing * 8;
   static constexpr int kProgress = kSlotWritten + kRing * 8, kRows = kProgress + 16;
 
+  // A pair of blocks is one worker: its tile rows are two, one above the other, that share B.
+  static __device__ __forceinline__ int rank() { return P::kCluster > 1 ? blockIdx.x % 2 : 0; }
+  static __device__ __forceinline__ int worker() { return blockIdx.x / P::kCluster; }
+  static __device__ __forceinline__ int workers() { return gridDim.x / P::kCluster; }
+  static __device__ __forceinline__ Work placed(Work w) {
+    if (P::kCluster > 1 && w.m >= 0) w.m = w.m * 2 + rank(), w.area = w.area * 2 + rank();
+    return w;
+  }
+  static __device__ __forceinline__ void release(u32 base, u32 stage, int warp, int thread) {
+    if constexpr (P::kCluster > 1) {
+      if (thread % 32 == 0 && warp < 2) barrier_arrive_at(base + kEmpty + stage * 8, warp);
+    } else {
+      if (thread == 0) barrier_arrive(base + kEmpty + stage * 8);
+    }
+  }
+
   // Of the epilogue: a part of a tile has none.
   static __device__ __forceinline__ int units(const Arguments& args, const Work& w) {
     if (w.is_part()) return 0;
@@ -109,8 +125,8 @@ struct Gemm {
   static __device__ __forceinline__ void load_operands(const Arguments& args, u32 base, int lane) {
     int stage = 0;
     u32 phase = 1;
-    for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
-      const Work w = uniform_work(args, t);
+    for (int t = worker(); t < args.works; t += workers()) {
+      const Work w = placed(uniform_work(args, t));
       if (w.m < 0) break;
       const TensorMap* map = P::operands(args, w.s);
       int first = 0;  // k step of the sum at which the term begins
@@ -134,25 +150,8 @@ struct Gemm {
               tma_load(a, map, full, k * kTileK, w.m * kTileM, args.policy_a);
             }
 #pragma unroll
-            for (int p = 0; p < P::kPairs; p++) {
-              const u32 to = b + p * kResultColumns * 128;
-              const int column = w.n * kResultColumns;
-              if constexpr (P::kMnMajorB) {
-#pragma unroll
-                for (int i = 0; i < kResultColumns / 64; i++)
-                  tma_load(to + i * 8192, map + 1 + p, full, column + i * 64, k * kTileK,
-                           args.policy_b);
-              } else if constexpr (P::kHeads > 0) {
-#pragma unroll
-                for (int i = 0; i < kResultColumns / 64; i++) {
-                  const int unit = w.n * kUnits + i;
-                  tma_load_head(to + i * 8192, map + 1 + p, full, k * kTileK, unit % P::kHeads,
-                                unit / P::kHeads, args.policy_b);
-                }
-              } else {
-                tma_load(to, map + 1 + p, full, k * kTileK, column, args.policy_b);
-              }
-            }
+            for (int p = 0; p < P::kPairs; p++)
+              load_right(args, map + 1 + p, b + p * kResultColumns * 128, full, w.n, k);
           }
           __syncwarp();
           if (++stage == kStages) stage = 0, phase ^= 1;
@@ -161,11 +160,44 @@ struct Gemm {
     }
   }
 
+  // The right operand's tile: of a pair, each block brings half of it to both.
+  static __device__ __forceinline__ void load_right(const Arguments& args, const TensorMap* map,
+                                                    u32 to, u32 full, int n, int k) {
+    constexpr bool kBoth = P::kCluster > 1;
+    const int column = n * kResultColumns, half = rank();
+    if constexpr (P::kMnMajorB) {
+#pragma unroll
+      for (int i = 0; i < kResultColumns / 64; i++) {
+        if constexpr (kBoth)
+          tma_load_both(to + i * 8192 + half * 4096, map, full, column + i * 64,
+                        k * kTileK + half * 32, args.policy_b);
+        else
+          tma_load(to + i * 8192, map, full, column + i * 64, k * kTileK, args.policy_b);
+      }
+    } else if constexpr (P::kHeads > 0) {
+#pragma unroll
+      for (int i = 0; i < kResultColumns / 64; i++) {
+        const int unit = n * kUnits + i, sub = unit % P::kHeads, head = unit / P::kHeads;
+        if constexpr (kBoth)
+          tma_load_head_both(to + i * 8192 + half * 4096, map, full, k * kTileK, half, sub, head,
+                             args.policy_b);
+        else
+          tma_load_head(to + i * 8192, map, full, k * kTileK, sub, head, args.policy_b);
+      }
+    } else if constexpr (kBoth) {
+      constexpr int kHalf = kResultColumns / 2;
+      tma_load_both(to + half * kHalf * 128, map, full, k * kTileK, column + half * kHalf,
+                    args.policy_b);
+    } else {
+      tma_load(to, map, full, k * kTileK, column, args.policy_b);
+    }
+  }
+
   // ---- warp 1: epilogue slots
   static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base, int lane) {
     unsigned position = 0;
-    for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
-      const Work w = uniform_work(args, t);
+    for (int t = worker(); t < args.works; t += workers()) {
+      const Work w = placed(uniform_work(args, t));
       if (w.m < 0) break;
       const int count = units(args, w);
       P::with_space(w.s, [&](auto space) {
@@ -204,8 +236,8 @@ struct Gemm {
   static __device__ __forceinline__ void store_slots(const Arguments& args, u32 base, int warp,
                                                      int lane) {
     unsigned position = 0;
-    for (int t = blockIdx.x; t < args.works; t += gridDim.x) {
-      const Work w = uniform_work(args, t);
+    for (int t = worker(); t < args.works; t += workers()) {
+      const Work w = placed(uniform_work(args, t));
       if (w.m < 0) break;
       const int count = units(args, w);
       P::with_space(w.s, [&](auto space) {
@@ -244,8 +276,8 @@ struct Gemm {
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
-    for (int t = blockIdx.x; t < args.works; t += gridDim.x, index++) {
-      const Work w = work_of(work_words(args, t));
+    for (int t = worker(); t < args.works; t += workers(), index++) {
+      const Work w = placed(work_of(work_words(args, t)));
       if (w.m < 0) break;
       const int count = units(args, w), k_count = w.k1 - w.k0;
       int slots_used = 0;
@@ -278,12 +310,12 @@ struct Gemm {
       u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
       if (P::kNarrow > 0 && left <= P::kNarrow)
         main_loop<(P::kNarrow > 0 ? P::kNarrow : P::kTileN)>(base, acc, k_count, stages, stage,
-                                                             phase, previous, thread);
+                                                             phase, previous, warp, thread);
       else
-        main_loop<P::kTileN>(base, acc, k_count, stages, stage, phase, previous, thread);
+        main_loop<P::kTileN>(base, acc, k_count, stages, stage, phase, previous, warp, thread);
       named_arrive(kMainTurn + other, 256);
       wgmma_wait<0>();
-      if (thread == 0) barrier_arrive(base + kEmpty + previous * 8);
+      release(base, previous, warp, thread);
 
       // NOTE: parts leave before their turn, and stand before owners in every worker's list: so no one
       // waits for someone who waits.
@@ -293,7 +325,7 @@ struct Gemm {
       if constexpr (P::kSplit)
         if (w.parts > 0) add_parts(args, acc, w, me, thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
-      const int next = t + gridDim.x;
+      const int next = t + workers();
       const bool paced = P::kPaced && next < args.works && work_words(args, next).tile != ~0u;
       P::with_space(w.s, [&](auto space) {
         using S = decltype(space);
@@ -347,7 +379,7 @@ struct Gemm {
   template <int kWidth>
   static __device__ __forceinline__ void main_loop(u32 base, float (&acc)[kRowHalves][P::kTileN / 2],
                                                    int k_count, unsigned stages, u32& stage,
-                                                   u32& phase, u32& previous, int thread) {
+                                                   u32& phase, u32& previous, int warp, int thread) {
 #pragma unroll 1
     for (int k = 0; k < k_count; k++) {
       barrier_wait(base + kFull + stage * 8, phase);
@@ -367,7 +399,7 @@ struct Gemm {
       wgmma_commit();
       // This group has started, so the one before has read its stage.
       wgmma_wait<1>();
-      if (thread == 0 && k > 0) barrier_arrive(base + kEmpty + previous * 8);
+      if (k > 0) release(base, previous, warp, thread);
       if (P::kPaced && thread == 0)
         asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(base + kProgress), "r"(stages + k + 1)
                      : "memory");
@@ -405,12 +437,12 @@ struct Gemm {
     for (int part = 0; part < w.parts; part++) {
       if (thread == 0) {
         u64 flag;
-        do asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(flag) : "l"(args.flags + w.area + part) : "memory");
+        do asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(flag) : "l"(args.flags + w.area + part * P::kCluster) : "memory");
         while (flag != static_cast<u64>(args.token));
-        asm volatile("st.relaxed.gpu.u64 [%0], 0;" ::"l"(args.flags + w.area + part) : "memory");
+        asm volatile("st.relaxed.gpu.u64 [%0], 0;" ::"l"(args.flags + w.area + part * P::kCluster) : "memory");
       }
       named_sync(kPartSync + me, 128);
-      const float* from = area_of(args, w.area + part, thread);
+      const float* from = area_of(args, w.area + part * P::kCluster, thread);
 #pragma unroll
       for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
@@ -437,7 +469,7 @@ struct Gemm {
     const u32 base = shared_address(shared);
     if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; s++)
-        barrier_init(base + kFull + s * 8, 1), barrier_init(base + kEmpty + s * 8, 1);
+        barrier_init(base + kFull + s * 8, 1), barrier_init(base + kEmpty + s * 8, P::kCluster);
       for (int s = 0; s < kRing; s++) {
         barrier_init(base + kSlotEmpty + s * 8, 1), barrier_init(base + kSlotLoaded + s * 8, 1);
         barrier_init(base + kSlotWritten + s * 8, 4);
@@ -446,7 +478,10 @@ struct Gemm {
       barrier_init_fence();
       proxy_fence();
     }
-    __syncthreads();
+    if constexpr (P::kCluster > 1)
+      cluster_sync();
+    else
+      __syncthreads();
     // Uniform, so that the state of the rings lives in uniform registers.
     const int warpgroup = shuffle(threadIdx.x / 128, 0);
     if (warpgroup == 0) {
@@ -465,6 +500,8 @@ struct Gemm {
       take_registers<P::kConsumerRegisters>();
       consume(args, base, warpgroup - 1);
     }
+    // Neither block leaves while the other may still signal it.
+    if constexpr (P::kCluster > 1) cluster_sync();
   }
 };
 
