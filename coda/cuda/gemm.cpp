@@ -75,7 +75,7 @@ struct Problem {
   std::vector<SpaceOperands> operands;
   bool stacked = false;
   int pairs = 1;
-  std::int64_t head = 0;
+  std::int64_t head = 0, group = 0;  // elements of heads that meet, and that are reduced
   bool row_blocks = false;
   std::vector<std::int64_t> depths;  // of each term
 
@@ -109,6 +109,11 @@ Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const L
       throw Refusal{"heads of several sizes"};
     }
     problem.head = std::max(problem.head, head);
+    const std::int64_t group = group_of(problem.places[s]);
+    if (group != 0 && problem.group != 0 && group != problem.group) {
+      throw Refusal{"reductions over heads of several sizes"};
+    }
+    problem.group = std::max(problem.group, group);
     problem.row_blocks = problem.row_blocks || has_row_blocks(problem.places[s]);
   }
   const SpaceOperands& first = problem.operands[0];
@@ -149,12 +154,17 @@ Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const L
 
 std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, int cluster,
                                        std::string& why) {
-  TileShape shape{columns, problem.pairs, 64, problem.head, cluster};
+  TileShape shape{columns, problem.pairs, 64, problem.head, problem.group, cluster};
   if (columns % (32 * problem.pairs) != 0) {
     why = "paired products need a multiple of 32 columns each";
     return std::nullopt;
   }
   if (shape.result_columns() % 64 != 0) shape.unit = 32;
+  if (problem.group != 0 && shape.result_columns() % problem.group != 0) {
+    why = "reductions over " + std::to_string(problem.group) + " columns, and a tile holds " +
+          std::to_string(shape.result_columns());
+    return std::nullopt;
+  }
   if (shape.unit == 32 && problem.row_blocks) {
     why = "blocks of 64 columns do not divide " + std::to_string(shape.result_columns());
     return std::nullopt;
@@ -172,13 +182,18 @@ struct Candidate {
   Order order;
   std::int64_t group = 16;
   double cost = 0;
+  bool whole = false;  // by the candidate's name
 };
 
 GemmTile tile_of(const Candidate& candidate) {
-  return {static_cast<int>(kTileRows), candidate.shape.columns, candidate.shape.cluster};
+  return {static_cast<int>(kTileRows), candidate.shape.columns, candidate.shape.cluster,
+          candidate.whole};
 }
 
-Candidate candidate_of(const Problem& problem, const TileShape& shape, const Target& target) {
+enum class Sharing : std::uint8_t { none, along_k };
+
+Candidate candidate_of(const Problem& problem, const TileShape& shape, const Target& target,
+                       Sharing sharing) {
   Candidate candidate{shape};
   std::vector<TileGrid> grids;
   for (const Places& places : problem.places) {
@@ -192,9 +207,10 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   std::int64_t depth = 0;
   for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
   candidate.group = (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.cluster;
-  candidate.order = tile_order(grids, {target.processors / shape.cluster, shape.result_columns(),
-                                       candidate.narrow / shape.pairs, candidate.group,
-                                       problem.stacked, depth, kShortestPart});
+  candidate.order =
+      tile_order(grids, {target.processors / shape.cluster, shape.result_columns(),
+                         candidate.narrow / shape.pairs, candidate.group, problem.stacked, depth,
+                         sharing == Sharing::along_k ? kShortestPart : 0});
   // Narrower tiles read more of the left operand, and pay more often for turns. Pairs read less of
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
   const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
@@ -214,7 +230,11 @@ std::vector<Candidate> candidates_of(const Problem& problem, const Target& targe
       if (cluster == 2 && !pairs) why = "one tile row has no pair";
       const auto shape = shape_of_tile(problem, columns, cluster, why);
       if (shape && why.empty()) {
-        candidates.push_back(candidate_of(problem, *shape, target));
+        candidates.push_back(candidate_of(problem, *shape, target, Sharing::along_k));
+        if (candidates.back().order.areas > 0) {
+          candidates.push_back(candidate_of(problem, *shape, target, Sharing::none));
+          candidates.back().whole = true;
+        }
       } else {
         reasons.push_back("tile " + GemmTile{128, columns, cluster}.text() + ": " + why);
       }
@@ -377,7 +397,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
 }  // namespace
 
 std::string GemmTile::text() const {
-  return std::to_string(rows) + "x" + std::to_string(columns) + (cluster == 2 ? "x2" : "");
+  return std::to_string(rows) + "x" + std::to_string(columns) + (cluster == 2 ? "x2" : "") +
+         (whole ? "-whole" : "");
 }
 
 std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,

@@ -16,7 +16,8 @@ struct GemmTile {
   int rows = 128;
   int columns = 192;
   int cluster = 1;           // 2: pairs of blocks share the right operand
-  std::string text() const;  // "128x192", "128x192x2"
+  bool whole = false;        // no tile is shared along k: bits are those of every other whole tile
+  std::string text() const;  // "128x192", "128x192x2", "128x192x2-whole"
   bool operator==(const GemmTile&) const = default;
 };
 
