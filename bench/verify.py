@@ -158,7 +158,9 @@ def tile_bits(library, deadline):
     for job in tile_jobs(library):
         if job.tile != "general":  # another order of summing: it promises no same bits
             jobs.setdefault((job.file, job.name, job.sizes), []).append(job.tile)
-    for (file, name, sizes), tiles in jobs.items():
+    for (file, name, sizes), every in jobs.items():
+        # Tiles that workers share along k promise nothing; their "-whole" twins do.
+        tiles = [t for t in every if t.endswith("-whole") or f"{t}-whole" not in every]
         if time.monotonic() > deadline:
             break
         numbers = {w.split("=")[0]: int(w.split("=")[1]) for w in sizes.split()}
