@@ -89,18 +89,10 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
       "      [[maybe_unused]] const int row_count = P::row_count(args, s);\n      [[maybe_unused]] "
       "const int column_count = P::columns(args, s);\n";
   out += indented(space.before, "");
-  out += "#pragma unroll\n      for (int j = 0; j < " +
-         std::to_string(page.shape.head != 0 ? 2 : page.shape.unit / 16) + "; j++) {\n";
+  out += "#pragma unroll\n      for (int j = 0; j < " + std::to_string(chunks_of(page.shape)) +
+         "; j++) {\n";
   out += space.loads + "#pragma unroll\n        for (int g = 0; g < 2; g++) {\n";
-  if (page.shape.head != 0) {
-    const std::string sub = std::to_string(page.shape.head / 64);
-    out += "        [[maybe_unused]] const int column = unit / " + sub + " * " +
-           std::to_string(page.shape.head) + " + unit % " + sub +
-           " * 32 + j * 16 + g * 8 + (lane_id % 4) * 2;\n";
-  } else {
-    out += "        [[maybe_unused]] const int column = unit * " + std::to_string(page.shape.unit) +
-           " + j * 16 + g * 8 + (lane_id % 4) * 2;\n";
-  }
+  out += "        [[maybe_unused]] const int column = " + chunk_column(page.shape, "unit") + ";\n";
   out += space.chunk + "        }\n" + space.stores + "      }\n" + space.after + "    }\n";
   out += std::string("    ") + kHook + "void finish(" + arguments +
          "u32 rows_at,\n        State& state, int row, int first_column, int lane_id) "

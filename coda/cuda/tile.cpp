@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "coda/check/bind.h"
 #include "coda/core/error.h"
 #include "coda/cuda/tile_text.h"
 #include "coda/program/text.h"
@@ -28,38 +27,19 @@ bool SpaceText::operator==(const SpaceText& other) const {
          column_code == other.column_code && state_fields == other.state_fields &&
          loads == other.loads && stores == other.stores && before == other.before &&
          chunk == other.chunk && after == other.after && finish == other.finish &&
-         maps == other.maps;
+         finish_once == other.finish_once && maps == other.maps;
 }
 
-std::int64_t head_of(const Places& places) {
-  std::int64_t head = 0;
-  for (const int n : places.space().nodes) {
-    const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];
-    if (node.op != Op::split && node.op != Op::join) continue;
-    const Value whole = node.op == Op::split ? node.args[0] : node.results[0];
-    if (places.role_of(whole, node.attr.axis) != Role::column) {
-      throw Refusal{"`" + print_node(places.program(), static_cast<std::size_t>(n)) +
-                    "` cuts rows"};
-    }
-    const std::optional<Place> place = places.column_place(node.attr.axis);
-    const bool halves = node.attr.dims.size() == 2 && place && place->inner == 1 &&
-                        require_extent(node.attr.dims[0], places.sizes()) * 2 == place->extent &&
-                        require_extent(node.attr.dims[1], places.sizes()) * 2 == place->extent;
-    if (!halves || place->extent % 64 != 0 || (head != 0 && head != place->extent)) {
-      throw Refusal{"`" + print_node(places.program(), static_cast<std::size_t>(n)) +
-                    "` is no split of heads of a multiple of 64 into halves"};
-    }
-    head = place->extent;
-  }
-  return head;
+int chunks_of(const TileShape& shape) {
+  return shape.head != 0 ? 2 : shape.unit / 16;
 }
 
-bool has_row_blocks(const Places& places) {
-  return std::ranges::any_of(places.space().nodes, [&](int n) {
-    const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];
-    return class_of(node.op) == OpClass::block_reduce &&
-           places.role_of(node.args[0], node.attr.axis) == Role::column;
-  });
+std::string chunk_column(const TileShape& shape, const std::string& unit) {
+  const std::string inside = "j * 16 + g * 8 + (lane_id % 4) * 2";
+  if (shape.head == 0) return unit + " * " + std::to_string(shape.unit) + " + " + inside;
+  const std::string sub = std::to_string(shape.head / 64);
+  return unit + " / " + sub + " * " + std::to_string(shape.head) + " + " + unit + " % " + sub +
+         " * 32 + " + inside;
 }
 
 SpaceText emit_space(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
@@ -78,6 +58,7 @@ TileText::TileText(const Places& places, std::span<const Layout> layouts, Argume
       space_(space_index),
       precision_(precision_of(places.program())) {
   if (real_lane(program_) != Lane::f32) throw Refusal{"f64"};
+  find_groups();
   // The names that the page has already.
   for (const Op op : all_ops()) taken_.insert(std::string(coda::name_of(op)));
   for (const char* name : {"acc",
@@ -106,12 +87,14 @@ TileText::TileText(const Places& places, std::span<const Layout> layouts, Argume
                            "load_pairs",
                            "matrices",
                            "pairs",
+                           "part",
                            "quad_sum",
                            "round_to",
                            "row",
                            "row0",
                            "row_count",
                            "rows",
+                           "rows_of",
                            "s",
                            "scalar",
                            "slot",
@@ -139,6 +122,7 @@ SpaceText TileText::run() {
   for (const std::size_t index : rest) {
     rows_.store(places_.space_index(), index, static_cast<int>(program_.params().size() + index));
   }
+  begin_groups();
   return std::move(out_);
 }
 
@@ -163,7 +147,7 @@ bool TileText::on_tile(Value value) const {
 }
 
 TileText::Columns TileText::columns_of(Value value) const {
-  bool any = false, half = false;
+  bool any = false, half = false, each = false;
   const std::vector<Role>& roles = places_.checked().roles(places_.space_index(), value);
   const std::vector<FactorPlace> all = places_.places(value);
   for (std::size_t f = 0; f < all.size(); ++f) {
@@ -172,9 +156,14 @@ TileText::Columns TileText::columns_of(Value value) const {
     if (all[f].kind == FactorPlace::Kind::whole && all[f].extent > 1) {
       if (shape_.head == 0 || all[f].extent * 2 != shape_.head) refuse(value, "has other columns");
       half = true;
+    } else if (all[f].kind == FactorPlace::Kind::column && all[f].place.extent > 1) {
+      const Place place = all[f].place;
+      each = each || shape_.group == 0 || place.inner * place.block % shape_.group != 0;
     }
   }
-  return half ? Columns::half : any ? Columns::all : Columns::none;
+  if (half) return Columns::half;
+  if (any && !each && shape_.group != 0) return Columns::groups;
+  return any ? Columns::all : Columns::none;
 }
 
 std::string TileText::comment(Value value) const {
@@ -191,13 +180,14 @@ std::string TileText::fresh_name(const std::string& wanted) {
 
 std::string TileText::value_name(Value value) {
   const std::string& name = program_.value(value).name;
-  return name.empty() ? "t" + std::to_string(value.id) : name;
+  return name.empty() ? "t" + std::to_string(++temporaries_) : name;
 }
 
 TileText::Held TileText::name_parts(Value value, Where where, Lane lane,
                                     const std::vector<std::string>& expressions) {
   Held held{where, lane, {}};
   std::string& code = where == Where::chunk   ? out_.chunk
+                      : where == Where::group ? group_code_
                       : where == Where::block ? out_.after
                                               : out_.finish;
   code += comment(value);
@@ -235,6 +225,7 @@ TileText::Held TileText::lower_node(Value value) {
   }
   const bool columns = columns_of(value) != Columns::none;
   if (program_.is_param(value)) {
+    if (columns_of(value) == Columns::groups) refuse(value, "has an element for each head");
     if (!columns)
       return {Where::row,
               lane_of(program_, value, real_),
@@ -245,6 +236,9 @@ TileText::Held TileText::lower_node(Value value) {
   if (node.op == Op::constant) {
     const Lane lane = lane_of(program_, value, real_);
     return {Where::row, lane, {"scalar(" + literal(node.attr.number, lane) + ")"}};
+  }
+  if (node.op == Op::size) {
+    return {Where::row, Lane::i64, {"scalar(" + arguments_.extent(node.attr.axis) + ")"}};
   }
   // What stands on no accumulator and has no columns is known once a row.
   if (!columns && !on_tile(value)) {
@@ -271,14 +265,17 @@ TileText::Held TileText::lower_node(Value value) {
     case Op::save:
     case Op::recompute:
       return lower(node.args[0]);
-    case Op::spread:
-      if (node.attr.block != 0) refuse(value, "spreads blocks");
-      return lower(node.args[0]);
+    case Op::spread: {
+      const Held blocks = lower(node.args[0]);
+      if (blocks.where == Where::block) refuse(value, "spreads blocks");
+      return blocks;
+    }
     case Op::pick:
       return lower_pick(value);
     default:
       break;
   }
+  if (in_groups_.contains(value.id)) return lower_group_reduce(value);
   if (class_of(node.op) == OpClass::block_reduce) return lower_block_reduce(value);
   if (is_map(node.op)) return lower_map(node);
   refuse(value, "has no place in the fast kernel");
@@ -286,8 +283,8 @@ TileText::Held TileText::lower_node(Value value) {
 
 TileText::Held TileText::lower_accumulator(std::size_t index, Value value) {
   const int first = static_cast<int>(index) * shape_.result_columns() / 2;
-  const std::string at =
-      std::to_string(first) + " + h * " + std::to_string(shape_.unit / 2) + " + ";
+  const std::string at = std::to_string(first) + " + " + unit_of_tile() + " * " +
+                         std::to_string(shape_.unit / 2) + " + ";
   if (shape_.head == 0) {
     return name_parts(value, Where::chunk, Lane::f32,
                       {"accumulator(acc, " + at + "j * 8 + g * 4)"});
@@ -297,73 +294,21 @@ TileText::Held TileText::lower_accumulator(std::size_t index, Value value) {
                      "accumulator(acc, " + at + "16 + j * 8 + g * 4)"});
 }
 
-TileText::Held TileText::lower_parameter(Value value) {
-  const DType dtype = program_.type(value).dtype;
-  const std::string name = program_.value(value).name;
-  const Columns columns = columns_of(value);
-  const Lines lines = lines_of(value, strides_of(value.id), name);
-  // A result that accumulates into memory of its own has loaded it already.
-  const std::vector<int> slots = slots_for(name, value.id, dtype, lines, columns, true, false);
-  std::vector<std::string> reads;
-  const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
-  for (int p = 0; p < parts; ++p) reads.push_back(read_slots(slots, dtype, p));
-  return name_parts(value, Where::chunk, Lane::f32, reads);
-}
-
-TileText::Held TileText::lower_column_vector(Value value) {
-  const DType dtype = program_.type(value).dtype;
-  std::vector<PlacedFactor> factors;
-  const std::vector<FactorPlace> all = places_.places(value);
-  const std::vector<std::int64_t> strides = strides_of(value.id);
-  const Columns columns = columns_of(value);
-  for (std::size_t f = 0; f < all.size(); ++f) {
-    if (all[f].kind == FactorPlace::Kind::row) refuse(value, "varies with rows and columns");
-    if (all[f].kind == FactorPlace::Kind::column) factors.push_back({all[f].place, strides[f]});
-    if (all[f].kind == FactorPlace::Kind::whole && all[f].extent > 1) {
-      factors.push_back({{1, all[f].extent, 1}, strides[f]});
-    }
-  }
-  const std::optional<Line> line = line_of(factors);
-  if (!line) refuse(value, "is no line in memory");
-  const Lane lane = lane_of(dtype, real_);
-  const std::string pointer = arguments_.pointer(value.id);
-  const std::string name = program_.value(value).name;
-  const std::string element = std::string(element_of(dtype));
-  const bool whole = line->period == places_.columns();
-  const std::string period = arguments_.number(name + "_period", line->period);
-  if (columns == Columns::all && whole && line->stride == 1 && size_of(dtype) == 2 &&
-      shape_.head == 0 && line->period % 2 == 0 &&
-      layouts_[static_cast<std::size_t>(value.id)].alignment >= 4) {
-    const std::string field = fresh_name(name + "_pairs");
-    const std::string chunks = std::to_string(shape_.unit / 16);
-    out_.column_fields += "      ColumnPairs<" + chunks + "> " + field + ";\n";
-    out_.column_code += "      out." + field + " = load_columns<" + chunks + ">(" + pointer +
-                        ", unit * " + std::to_string(shape_.unit) + " + (lane_id % 4) * 2, " +
-                        period + ");\n";
-    return name_parts(value, Where::chunk, lane,
-                      {"column_of<" + std::string(dtype == DType::bf16 ? "Bf16Pair" : "F16Pair") +
-                       ">(columns." + field + ", j, g)"});
-  }
-  const std::string stride = arguments_.number(name + "_step", line->stride);
-  std::vector<std::string> reads;
-  const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
-  for (int p = 0; p < parts; ++p) {
-    const std::string at = columns == Columns::half ? "column % " + std::to_string(shape_.head / 2)
-                           : p == 0                 ? "column"
-                                                    : "column + " + std::to_string(shape_.head / 2);
-    reads.push_back("load_column<" + element + ">(" + pointer + ", " + at + ", " + period + ", " +
-                    stride + ", column_count)");
-  }
-  return name_parts(value, Where::chunk, lane, reads);
-}
-
 TileText::Held TileText::lower_index(Value value) {
   const std::vector<FactorPlace> all = places_.places(value);
-  if (shape_.head != 0 || all.size() != 1 || all[0].kind != FactorPlace::Kind::column) {
+  if (all.size() != 1 || all[0].kind != FactorPlace::Kind::column) {
     refuse(value, "is no index of the columns");
   }
   const Place place = all[0].place;
-  if (place.inner != 1 || place.extent != places_.columns()) refuse(value, "is an index of heads");
+  if (columns_of(value) == Columns::groups && place.inner * place.extent == places_.columns()) {
+    const std::string units = std::to_string(shape_.group / 64);
+    return name_parts(value, Where::group, Lane::i64,
+                      {"scalar(static_cast<long long>(unit / " + units + "))"});
+  }
+  if (shape_.head != 0 || place.inner != 1 || place.block != 1 ||
+      place.extent != places_.columns()) {
+    refuse(value, "is an index of heads");
+  }
   return name_parts(value, Where::chunk, Lane::i64, {"column_index(column)"});
 }
 
@@ -373,11 +318,15 @@ TileText::Held TileText::lower_map(const Node& node) {
   Where where = Where::row;
   for (const Value arg : node.args) {
     operands.push_back(lower(arg));
-    if (operands.back().where == Where::row) continue;
-    if (where != Where::row && where != operands.back().where) {
+    const Where own = operands.back().where;
+    if (own == Where::row || own == where) continue;
+    if (where != Where::row && where != Where::group && own != Where::group) {
       refuse(value, "joins values of a block with values of its elements");
     }
-    where = operands.back().where;
+    if (where == Where::row || where == Where::group) where = own;
+  }
+  if (where != Where::group) {
+    for (Held& each : operands) each = kept(each);
   }
   const Lane wanted = lane_of(program_, value, real_);
   std::size_t parts = 1;
@@ -405,87 +354,6 @@ TileText::Held TileText::lower_map(const Node& node) {
   return name_parts(value, where, lane, expressions);
 }
 
-// A chunk's value with what lies past the last column (and row) replaced by `identity`.
-std::string TileText::masked(const std::string& part, Value value, const char* identity,
-                             bool rows) {
-  (void)value;
-  std::string text = "inside_columns(" + part + ", column, column_count, " + identity + ")";
-  if (rows) text = "inside_rows(" + text + ", first_row, row_count, " + identity + ")";
-  return text;
-}
-
-TileText::Held TileText::lower_block_reduce(Value value) {
-  const Node& node = node_of(value);
-  const Held operand = coerce(lower(node.args[0]), Lane::f32);
-  if (operand.where != Where::chunk || operand.parts.size() != 1) {
-    refuse(value, "reduces blocks of heads");
-  }
-  const std::optional<Place> place = places_.column_place(node.attr.axis);
-  const bool along_rows = places_.role_of(node.args[0], node.attr.axis) == Role::row;
-  if (node.attr.block != 64) refuse(value, "has blocks of another size than 64");
-  const std::string name = fresh_name(value_name(value));
-  if (along_rows) {
-    const bool all = require_extent(node.attr.axis, places_.sizes()) == places_.rows();
-    if (!all || node.op != Op::block_sum) refuse(value, "is no sum over blocks of all rows");
-    out_.before += "        float " + name + "[" + std::to_string(shape_.unit / 16) + "];\n";
-    out_.loads += "        Chunk " + name + "_chunk;\n";
-    out_.chunk += comment(value);
-    out_.chunk += "        " + name + "_chunk.put(g, " +
-                  masked(operand.parts[0], value, "0.0f", true) + ");\n";
-    out_.stores += "        " + name + "[j] = column_sum(" + name + "_chunk, lane_id);\n";
-    return {Where::block, Lane::f32, {name}};
-  }
-  if (!place || place->inner != 1 || place->extent != places_.columns()) {
-    refuse(value, "reduces blocks of a part of the columns");
-  }
-  const std::string kind = node.op == Op::block_sum   ? "BlockSum"
-                           : node.op == Op::block_max ? "BlockMax"
-                                                      : "BlockLogsumexp";
-  const char* identity = node.op == Op::block_sum ? "0.0f" : "-infinity()";
-  std::string object = name;
-  if (shape_.unit == 64) {
-    out_.before += "        " + kind + " " + name + "_block;\n";
-    object = name + "_block";
-  } else {
-    out_.state_fields += "      " + kind + " " + name + "_block[2];\n";
-    object = "state." + name + "_block[i]";
-    out_.before +=
-        "        if (h * " + std::to_string(shape_.unit) + " % 64 == 0) " + object + " = {};\n";
-  }
-  out_.chunk += comment(value);
-  const std::string element = masked(operand.parts[0], value, identity, false);
-  if (node.op == Op::block_logsumexp) {
-    out_.loads += "        Chunk " + name + "_chunk;\n";
-    out_.chunk += "        " + name + "_chunk.put(g, " + element + ");\n";
-    out_.stores += "        " + object + ".take(" + name + "_chunk);\n";
-  } else {
-    out_.chunk += "        " + object + ".take(" + element + ");\n";
-  }
-  out_.after += "        const Row " + name + " = " + object + ".finish();\n";
-  return {Where::block, Lane::f32, {name}};
-}
-
-TileText::Held TileText::lower_pick(Value value) {
-  const Node& node = node_of(value);
-  const Held operand = coerce(lower(node.args[0]), Lane::f32);
-  const Held ids = coerce(lower(node.args[1]), Lane::i64);
-  if (operand.where != Where::chunk || operand.parts.size() != 1 || ids.where != Where::row) {
-    refuse(value, "picks from heads");
-  }
-  const std::string name = fresh_name(value_name(value));
-  out_.state_fields += "      Picked " + name + "_picked;\n";
-  out_.chunk += comment(value);
-  out_.chunk += "        state." + name + "_picked.take(i, " + operand.parts[0] + ", " +
-                ids.parts[0] + ", column, column_count);\n";
-  std::string row_ids = ids.parts[0];
-  out_.finish += "        const bool " + name + "_here[2] = {state." + name +
-                 "_picked.here(i, 0, " + row_ids + ", first, column_count, lane_id), state." +
-                 name + "_picked.here(i, 1, " + row_ids + ", first, column_count, lane_id)};\n";
-  out_.finish += "        const Row " + name + " = state." + name + "_picked.value(i);\n";
-  picked_ = name + "_here";
-  return {Where::picked, Lane::f32, {name}};
-}
-
 // ---- results ----
 
 void TileText::store_result(std::size_t index) {
@@ -493,7 +361,10 @@ void TileText::store_result(std::size_t index) {
   const Value value = result.value;
   const Held held = lower(value);
   if (held.where == Where::picked) return store_picked(index, held);
-  if (held.where == Where::chunk) return store_tile(index, held);
+  if (held.where == Where::group && columns_of(value) == Columns::groups) {
+    return store_groups(index, held);
+  }
+  if (held.where == Where::chunk || held.where == Where::group) return store_tile(index, held);
   if (held.where == Where::block) {
     for (const FactorPlace& each : places_.places(value)) {
       if (each.place.block == 1) continue;
@@ -515,7 +386,7 @@ void TileText::store_tile(std::size_t index, const Held& held) {
   const Lines lines = lines_of(result.value, result_strides(index), result.name);
   const std::vector<int> slots =
       slots_for(result.name, tensor, dtype, lines, columns_of(result.value), adds, true);
-  const Held value = coerce(held, Lane::f32);
+  const Held value = coerce(kept(held), Lane::f32);
   out_.chunk += "        // store " + result.name + "\n";
   const bool two = shape_.head != 0 && columns_of(result.value) == Columns::all;
   if (has_rows(result.value) == false) refuse(result.value, "is a result without rows");
@@ -524,95 +395,6 @@ void TileText::store_tile(std::size_t index, const Held& held) {
     if (adds) text = "add(" + read_slots(slots, dtype, p) + ", " + text + ")";
     write_slots(slots, dtype, p, text);
   }
-}
-
-void TileText::store_row_blocks(std::size_t index, const Held& held, Value value) {
-  const Result& result = program_.results()[index];
-  const int tensor = static_cast<int>(program_.params().size() + index);
-  if (result.type.dtype != DType::f32 || result.store == Store::accumulate) {
-    refuse(value, "is stored as no f32");
-  }
-  std::vector<PlacedFactor> rows;
-  std::int64_t block_stride = 0;
-  const std::vector<FactorPlace> all = places_.places(value);
-  const std::vector<std::int64_t> strides = result_strides(index);
-  for (std::size_t f = 0; f < all.size(); ++f) {
-    if (all[f].kind == FactorPlace::Kind::row) rows.push_back({all[f].place, strides[f]});
-    if (all[f].kind == FactorPlace::Kind::column) block_stride = strides[f];
-  }
-  const std::optional<Line> line = line_of(rows);
-  if (!line || line->period != places_.rows()) refuse(value, "is no matrix in memory");
-  const int per_row = shape_.result_columns() / 64;
-  if (shape_.result_columns() % 64 != 0) refuse(value, "needs tiles of whole blocks");
-  const std::string count = std::to_string(per_row * 2), name = fresh_name(result.name + "_kept");
-  out_.state_fields += "      RowBlocks<" + count + "> " + name + ";\n";
-  const std::string keep = "state." + name + ".keep(" +
-                           (shape_.unit == 64 ? "h * 2 + i" : "h / 2 * 2 + i") + ", " +
-                           coerce(held, Lane::f32).parts[0] + ", lane_id);\n";
-  if (shape_.unit == 64) {
-    out_.after += "        " + keep;
-  } else {
-    out_.after += "        if (h % 2 == 1 || (unit + 1) * 32 >= column_count) " + keep;
-  }
-  out_.finish_once += "      // store " + result.name + "\n      state." + name + ".store(" +
-                      arguments_.pointer(tensor) + ", " +
-                      arguments_.number(result.name + "_row", line->stride) + ", " +
-                      arguments_.number(result.name + "_block", block_stride) +
-                      ", row, first_column / 64, row_count, column_count, lane_id);\n";
-}
-
-void TileText::store_column_blocks(std::size_t index, Value value) {
-  const Result& result = program_.results()[index];
-  const int tensor = static_cast<int>(program_.params().size() + index);
-  if (result.type.dtype != DType::f32 || result.store == Store::accumulate || shape_.head != 0) {
-    refuse(value, "is stored as no f32");
-  }
-  std::vector<PlacedFactor> columns;
-  std::int64_t block_stride = 0;
-  const std::vector<FactorPlace> all = places_.places(value);
-  const std::vector<std::int64_t> strides = result_strides(index);
-  for (std::size_t f = 0; f < all.size(); ++f) {
-    if (all[f].kind == FactorPlace::Kind::column) columns.push_back({all[f].place, strides[f]});
-    if (all[f].kind == FactorPlace::Kind::row) block_stride = strides[f];
-  }
-  const std::optional<Line> line = line_of(columns);
-  if (!line || line->period != places_.columns()) refuse(value, "is no matrix in memory");
-  const std::string sums = lower(value).parts[0];
-  // A slot of its own, or one whose contents have been read.
-  int slot = -1;
-  for (std::size_t s = 0; s < out_.slots.size() && slot < 0; ++s) {
-    if (out_.slots[s].store.empty() && out_.slots[s].drain.empty()) slot = static_cast<int>(s);
-  }
-  if (slot < 0) {
-    slot = static_cast<int>(out_.slots.size());
-    out_.slots.push_back({});
-  }
-  SlotUse& use = out_.slots[static_cast<std::size_t>(slot)];
-  use.drain =
-      "      drain_columns<" + std::to_string(shape_.unit) + ", P::kSlotBytes / 4>(from, " +
-      arguments_.pointer(tensor) + ", " + arguments_.number(result.name + "_block", block_stride) +
-      ", " + arguments_.number(result.name + "_column", line->stride) + ", row, unit * " +
-      std::to_string(shape_.unit) + ", P::row_count(args, s), P::columns(args, s), lane_id);\n";
-  out_.after += "        // store " + result.name + "\n        put_column_sums(slot[" +
-                std::to_string(slot) + "] + warp * (P::kSlotBytes / 4), " + sums + ", lane_id);\n";
-}
-
-void TileText::store_picked(std::size_t index, const Held& held) {
-  const Result& result = program_.results()[index];
-  const int tensor = static_cast<int>(program_.params().size() + index);
-  if (result.store == Store::accumulate) refuse(result.value, "accumulates");
-  std::vector<PlacedFactor> rows;
-  const std::vector<FactorPlace> all = places_.places(result.value);
-  const std::vector<std::int64_t> strides = result_strides(index);
-  for (std::size_t f = 0; f < all.size(); ++f) {
-    if (all[f].kind == FactorPlace::Kind::row) rows.push_back({all[f].place, strides[f]});
-  }
-  const std::optional<Line> line = line_of(rows);
-  if (!line || line->period != places_.rows()) refuse(result.value, "is no line in memory");
-  out_.finish += "        // store " + result.name + "\n        store_rows<" +
-                 std::string(element_of(result.type.dtype)) + ">(" + arguments_.pointer(tensor) +
-                 ", " + arguments_.number(result.name + "_row", line->stride) +
-                 ", row + i * 64, row_count, " + held.parts[0] + ", " + picked_ + ");\n";
 }
 
 }  // namespace coda::cuda

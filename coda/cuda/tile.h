@@ -22,11 +22,12 @@ namespace coda::cuda {
 
 // How the columns of a tile are cut.
 struct TileShape {
-  int columns = 192;      // of the accumulators of a tile: all products that are paired together
-  int pairs = 1;          // products that share the left operand
-  int unit = 64;          // columns of results in a unit
-  std::int64_t head = 0;  // elements of a head whose halves meet; 0: units are plain
-  int cluster = 1;        // 2: pairs of blocks, one above the other, share the right operand
+  int columns = 192;       // of the accumulators of a tile: all products that are paired together
+  int pairs = 1;           // products that share the left operand
+  int unit = 64;           // columns of results in a unit
+  std::int64_t head = 0;   // elements of a head whose halves meet; 0: units are plain
+  std::int64_t group = 0;  // elements of a head that is reduced, which a tile holds whole; 0: none
+  int cluster = 1;         // 2: pairs of blocks, one above the other, share the right operand
 
   int result_columns() const { return columns / pairs; }
   int units() const { return result_columns() / unit; }
@@ -93,8 +94,15 @@ class RowsText {
 // The elements of a head whose halves a space splits or joins; 0: none. Throws Refusal where the
 // split is another one.
 std::int64_t head_of(const Places& places);
+// The elements of a head that a space reduces for its elements; 0: none. Throws Refusal where they
+// are no multiple of 64.
+std::int64_t group_of(const Places& places);
 // Does the space reduce blocks of 64 columns?
 bool has_row_blocks(const Places& places);
+// Chunks of a unit, of 16 columns (or of 16 low and 16 high ones).
+int chunks_of(const TileShape& shape);
+// This lane's first column in half g of chunk j of a unit, as an expression.
+std::string chunk_column(const TileShape& shape, const std::string& unit);
 
 SpaceText emit_space(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
                      const TileShape& shape, RowsText& rows, std::size_t space_index);

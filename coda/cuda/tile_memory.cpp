@@ -33,6 +33,88 @@ std::vector<std::int64_t> TileText::result_strides(std::size_t index) const {
   return strides;
 }
 
+TileText::Held TileText::lower_parameter(Value value) {
+  const DType dtype = program_.type(value).dtype;
+  const std::string name = program_.value(value).name;
+  const Columns columns = columns_of(value);
+  if (passes_ > 0 && group_units() > 1) refuse(value, "is not at hand before its unit");
+  const auto [entry, fresh] = slots_.try_emplace(value.id);
+  if (fresh) {
+    const Lines lines = lines_of(value, strides_of(value.id), name);
+    entry->second = slots_for(name, value.id, dtype, lines, columns, true, false);
+  }
+  std::vector<std::string> reads;
+  const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
+  for (int p = 0; p < parts; ++p) reads.push_back(read_slots(entry->second, dtype, p));
+  return name_parts(value, Where::chunk, Lane::f32, reads);
+}
+
+TileText::Held TileText::lower_column_vector(Value value) {
+  const DType dtype = program_.type(value).dtype;
+  std::vector<PlacedFactor> factors;
+  const std::vector<FactorPlace> all = places_.places(value);
+  const std::vector<std::int64_t> strides = strides_of(value.id);
+  const Columns columns = columns_of(value);
+  for (std::size_t f = 0; f < all.size(); ++f) {
+    if (all[f].kind == FactorPlace::Kind::row) refuse(value, "varies with rows and columns");
+    if (all[f].kind == FactorPlace::Kind::column) factors.push_back({all[f].place, strides[f]});
+    if (all[f].kind == FactorPlace::Kind::whole && all[f].extent > 1) {
+      factors.push_back({{1, all[f].extent, 1}, strides[f]});
+    }
+  }
+  const std::optional<Line> line = line_of(factors);
+  if (!line) refuse(value, "is no line in memory");
+  const Lane lane = lane_of(dtype, real_);
+  const std::string pointer = arguments_.pointer(value.id);
+  const std::string name = program_.value(value).name;
+  const std::string period = arguments_.number(name + "_period", line->period);
+  const std::int64_t half = shape_.head / 2;
+  const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
+  // Where a unit begins in the vector.
+  const bool whole = line->period == places_.columns();
+  const bool of_head =
+      shape_.head != 0 && (columns == Columns::half || line->period == shape_.head);
+  const bool of_units = whole || of_head || (shape_.head == 0 && line->period % shape_.unit == 0);
+  std::string first = chunk_column(shape_, "unit");
+  first = first.substr(0, first.find("j * 16")) + "(lane_id % 4) * 2";
+  if (of_head) {
+    first = "unit % " + std::to_string(shape_.head / 64) + " * 32 + (lane_id % 4) * 2";
+  } else if (!whole) {
+    first = "unit * " + std::to_string(shape_.unit) + " % static_cast<int>(" + period +
+            ") + (lane_id % 4) * 2";
+  }
+  std::vector<std::string> reads;
+  if (line->stride == 1 && size_of(dtype) == 2 && is_float(dtype) && of_units &&
+      line->period % 2 == 0 && layouts_[static_cast<std::size_t>(value.id)].alignment >= 4 &&
+      (passes_ == 0 || group_units() == 1)) {
+    const auto [entry, fresh] = columns_.try_emplace(value.id);
+    const std::string chunks = std::to_string(chunks_of(shape_));
+    for (int p = 0; p < parts && fresh; ++p) {
+      const std::string field = fresh_name(name + (p == 0 ? "_pairs" : "_high_pairs"));
+      out_.column_fields += "      ColumnPairs<" + chunks + "> " + field + ";\n";
+      out_.column_code += "      out." + field + " = load_columns<" + chunks + ">(" + pointer +
+                          ", " + first + (p == 0 ? "" : " + " + std::to_string(half)) + ", " +
+                          period + ");\n";
+      entry->second.push_back(field);
+    }
+    for (const std::string& field : entry->second) {
+      reads.push_back("column_of<" + pair_of(dtype) + ">(columns." + field + ", j, g)");
+    }
+    return name_parts(value, Where::chunk, lane, reads);
+  }
+  const std::string stride = arguments_.number(name + "_step", line->stride);
+  const std::string element = std::string(element_of(dtype));
+  for (int p = 0; p < parts; ++p) {
+    const std::string at = columns == Columns::half ? "column % " + std::to_string(half)
+                           : of_head                ? "column % " + std::to_string(shape_.head)
+                                                    : "column";
+    reads.push_back("load_column<" + element + ">(" + pointer + ", " + at +
+                    (p == 0 ? "" : " + " + std::to_string(half)) + ", " +
+                    (whole || of_head ? "" : period + ", ") + stride + ", column_count)");
+  }
+  return name_parts(value, Where::chunk, lane, reads);
+}
+
 TileText::Lines TileText::lines_of(Value value, const std::vector<std::int64_t>& strides,
                                    const std::string& name) {
   const auto no = [&](const std::string& why) {
@@ -173,7 +255,7 @@ std::string TileText::read_slots(const std::vector<int>& slots, DType dtype, int
     return "load_pairs(" + from + ", pairs, j, g)";
   }
   const std::string words = "loaded_" + std::to_string(slots[0]) + (part > 0 ? "_high" : "");
-  if (taken_.insert(words).second) {
+  if (loaded_.insert(words).second) {
     out_.loads += "        u32 " + words + "[4];\n        load_matrix(" + words + ", " + first +
                   (part > 0 ? " + 4096" : "") + " + matrices.at(j));\n";
   }

@@ -17,8 +17,9 @@ class TileText {
   SpaceText run();
 
  private:
-  // Where a value is known: once a row (or scalar), in a chunk, or after a block's last chunk.
-  enum class Where : std::uint8_t { row, chunk, block, picked };
+  // Where a value is known: once a row (or scalar), once a row and head, in a chunk, or after a
+  // block's last chunk.
+  enum class Where : std::uint8_t { row, group, chunk, block, picked };
   // A value as C expressions: one, or with heads one for the low and one for the high half.
   struct Held {
     Where where = Where::row;
@@ -26,7 +27,7 @@ class TileText {
     std::vector<std::string> parts;
   };
   // Which columns a value has.
-  enum class Columns : std::uint8_t { none, all, half };
+  enum class Columns : std::uint8_t { none, all, half, groups };
 
   const Node& node_of(Value value) const { return program_.node(value); }
   bool has_rows(Value value) const;
@@ -43,6 +44,16 @@ class TileText {
   Held lower_map(const Node& node);
   Held lower_block_reduce(Value value);
   Held lower_pick(Value value);
+
+  // ---- heads as a whole (tile_heads.cpp)
+  void find_groups();
+  int group_units() const;
+  std::string unit_of_tile() const;
+  Held lower_group_reduce(Value value);
+  Held kept(const Held& held);
+  void begin_groups();
+  void store_groups(std::size_t result, const Held& held);
+
   Held coerce(const Held& value, Lane lane) const;
   // `expression` of each part under a name; comment: the statement's text.
   Held name_parts(Value value, Where where, Lane lane, const std::vector<std::string>& expressions);
@@ -89,6 +100,14 @@ class TileText {
   SpaceText out_;
   std::map<std::int32_t, Held> memo_;
   std::set<std::string> taken_;
+  std::set<std::string> loaded_;                              // of the slots: what a chunk has read
+  std::map<std::int32_t, std::vector<int>> slots_;            // of parameters
+  std::map<std::int32_t, std::vector<std::string>> columns_;  // fields of struct Columns
+  int temporaries_ = 0;
+  std::set<std::int32_t> in_groups_;  // reductions that elements need again
+  int passes_ = 0;                    // more than 0: in a pass over a head
+  std::string group_code_;            // before the chunks of a head
+  std::map<std::string, std::string> kept_;
   std::string picked_;  // the flags of the rows that a pick has found
 };
 

@@ -256,7 +256,19 @@ __device__ __forceinline__ Column column_of(const ColumnPairs<kChunks>& pairs, i
   return out;
 }
 
-// Elements `column` + {0, 1} of a vector that repeats after `period`; 0 past `count`.
+// Elements `column` + {0, 1} of a vector; 0 past `count`.
+template <class T>
+__device__ __forceinline__ auto load_column(const T* vector, int column, long long step,
+                                            int count) {
+  ColumnOf<decltype(Element<T>::value(T()))> out;
+#pragma unroll
+  for (int c = 0; c < 2; c++) {
+    out.x[0][c] = 0;
+    if (column + c < count) out.x[0][c] = Element<T>::value(vector[(column + c) * step]);
+  }
+  return out;
+}
+// The same of a vector that repeats after `period`.
 template <class T>
 __device__ __forceinline__ auto load_column(const T* vector, int column, long long period,
                                             long long step, int count) {
@@ -305,23 +317,33 @@ __device__ __forceinline__ Tile inside_rows(const Tile& value, int row, int coun
   return out;
 }
 
-// ---- block reductions along columns: one value a row and block of 64
+// ---- reductions along the columns of a head: one value a row
 
-struct BlockSum {
-  float x[2] = {};
-  __device__ __forceinline__ void take(const Tile& tile) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) x[h] += tile.x[h][0] + tile.x[h][1];
-  }
-  __device__ __forceinline__ Row finish() const { return {{{quad_sum(x[0])}, {quad_sum(x[1])}}}; }
-};
-struct BlockMax {
-  float x[2] = {-infinity(), -infinity()};
-  __device__ __forceinline__ void take(const Tile& tile) {
+template <int R, class T>
+__device__ __forceinline__ RowOf<T> rows_of(const Fragment<R, 1, T>& value) {
+  return {{{value.at(0, 0)}, {value.at(1, 0)}}};
+}
+struct GroupSum {
+  float x[2][2] = {};
+  template <int R, int C>
+  __device__ __forceinline__ void take(const Fragment<R, C>& tile) {
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
-      for (int c = 0; c < 2; c++) x[h] = exact::maximum(x[h], tile.x[h][c]);
+      for (int c = 0; c < 2; c++) x[h][c] += tile.at(h, c);
+  }
+  __device__ __forceinline__ Row finish() const {
+    return {{{quad_sum(x[0][0] + x[0][1])}, {quad_sum(x[1][0] + x[1][1])}}};
+  }
+};
+struct GroupMax {
+  float x[2] = {-infinity(), -infinity()};
+  template <int R, int C>
+  __device__ __forceinline__ void take(const Fragment<R, C>& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int c = 0; c < 2; c++) x[h] = exact::maximum(x[h], tile.at(h, c));
   }
   __device__ __forceinline__ Row finish() const {
     Row out;
@@ -333,6 +355,18 @@ struct BlockMax {
     return out;
   }
 };
+
+// ---- block reductions along columns: one value a row and block of 64
+
+struct BlockSum {
+  float x[2] = {};
+  __device__ __forceinline__ void take(const Tile& tile) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) x[h] += tile.x[h][0] + tile.x[h][1];
+  }
+  __device__ __forceinline__ Row finish() const { return {{{quad_sum(x[0])}, {quad_sum(x[1])}}}; }
+};
+using BlockMax = GroupMax;
 // Both halves of a chunk together.
 struct Chunk {
   float x[2][4];
@@ -382,22 +416,24 @@ struct BlockLogsumexp {
 
 // Lane l keeps the blocks l%4, l%4 + 4, … of its rows, so that a tile's values leave after its last
 // unit: a global store before a unit's proxy fence would stall it. `nth` counts blocks, then halves.
-template <int kCount>
+template <int kCount, int kBlock = 64>
 struct RowBlocks {
   float x[(kCount + 3) / 4][2];
   __device__ __forceinline__ void keep(int nth, const Row& value, int lane) {
     if (nth % 4 == 0 || lane % 4 == nth % 4)
       x[nth / 4][0] = value.x[0][0], x[nth / 4][1] = value.x[1][0];
   }
-  __device__ __forceinline__ void store(float* out, long long row_stride, long long block_stride,
+  template <class T>
+  __device__ __forceinline__ void store(T* out, long long row_stride, long long block_stride,
                                         int row, int block0, int rows, int columns,
                                         int lane) const {
 #pragma unroll
     for (int v = 0; v < (kCount + 3) / 4; v++) {
       const int nth = v * 4 + lane % 4, block = block0 + nth / 2, r = row + nth % 2 * 64;
-      if (nth >= kCount || block * 64 >= columns) continue;
-      if (r < rows) out[r * row_stride + block * block_stride] = x[v][0];
-      if (r + 8 < rows) out[(r + 8) * row_stride + block * block_stride] = x[v][1];
+      if (nth >= kCount || block * kBlock >= columns) continue;
+      if (r < rows) out[r * row_stride + block * block_stride] = Element<T>::rounded(x[v][0]);
+      if (r + 8 < rows)
+        out[(r + 8) * row_stride + block * block_stride] = Element<T>::rounded(x[v][1]);
     }
   }
 };
