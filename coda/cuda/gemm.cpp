@@ -74,6 +74,7 @@ struct Problem {
   std::vector<Places> places;
   std::vector<SpaceOperands> operands;
   bool stacked = false;
+  bool joined = false;  // side by side, and a tile may hold units of several spaces
   int pairs = 1;
   std::int64_t head = 0, group = 0;  // elements of heads that meet, and that are reduced
   bool row_blocks = false;
@@ -146,6 +147,13 @@ Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const L
     }
   }
   problem.stacked = stacked && !side_by_side;
+  std::int64_t all_columns = 0;
+  for (const Places& places : problem.places) all_columns += places.columns();
+  problem.joined = spaces > 1 && side_by_side && problem.pairs == 1 &&
+                   all_columns / 64 < kMaxTiles &&
+                   std::ranges::all_of(problem.places, [](const Places& places) {
+                     return places.columns() % 64 == 0 && has_lone_units(places);
+                   });
   if (problem.head != 0 && (problem.pairs > 1 || !problem.right().inner_first)) {
     throw Refusal{"heads of a paired or transposed product"};
   }
@@ -198,8 +206,15 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   std::vector<TileGrid> grids;
   for (const Places& places : problem.places) {
     const std::int64_t rows = kTileRows * shape.cluster;
-    grids.push_back({(places.rows() + rows - 1) / rows, places.columns()});
-    const std::int64_t left = places.columns() % shape.result_columns();
+    const TileGrid grid{(places.rows() + rows - 1) / rows, places.columns()};
+    if (problem.joined && !grids.empty()) {
+      grids[0].columns += grid.columns;
+    } else {
+      grids.push_back(grid);
+    }
+  }
+  for (const TileGrid& grid : grids) {
+    const std::int64_t left = grid.columns % shape.result_columns();
     if (shape.pairs == 1 && left > 0 && shape.columns > 64 && left <= shape.columns - 64) {
       candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
     }
@@ -254,7 +269,7 @@ MapSpec left_map(const OperandMatrix& matrix) {
   return map;
 }
 
-MapSpec right_map(const OperandMatrix& matrix, const TileShape& shape) {
+MapSpec right_map(const OperandMatrix& matrix, const TileShape& shape, std::int64_t box) {
   MapSpec map{matrix.tensor, matrix.offset, matrix.dtype, {}, 128, 256};
   if (!matrix.inner_first) {
     map.axes = {{matrix.outer, 0, 64},
@@ -268,7 +283,7 @@ MapSpec right_map(const OperandMatrix& matrix, const TileShape& shape) {
                 {matrix.outer / shape.head, shape.head * row, 1}};
   } else {
     map.axes = {{matrix.inner, 0, kTileDepth},
-                {matrix.outer, matrix.outer_stride, shape.result_columns() / shape.cluster}};
+                {matrix.outer, matrix.outer_stride, box / shape.cluster}};
   }
   return map;
 }
@@ -277,12 +292,14 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
              const Target& target, const Problem& problem, const Candidate& candidate) {
   const Program& program = checked.program();
   Arguments arguments(program, sizes, layouts, "args");
-  RowsText rows(checked, arguments);
+  RowsText rows(checked, arguments,
+                problem.joined ? RowsText::Tiles::of_all : RowsText::Tiles::of_one_space);
   GemmPage page;
   page.name = program.name();
   page.text = print(program);
   page.shape = candidate.shape;
   page.narrow = candidate.narrow;
+  page.joined = problem.joined;
   page.terms = static_cast<int>(problem.depths.size());
   page.operands = problem.left().dtype;
   page.mn_major_a = !problem.left().inner_first;
@@ -332,7 +349,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
       if (fields.maps.empty()) fields.maps = first;
       for (int p = 0; p < problem.pairs; ++p) {
         arguments.map("right_" + at + (p == 0 ? "" : "_" + std::to_string(p)),
-                      right_map(problem.right(s, t, static_cast<std::size_t>(p)), candidate.shape));
+                      right_map(problem.right(s, t, static_cast<std::size_t>(p)), candidate.shape,
+                                problem.joined ? 64 : candidate.shape.result_columns()));
       }
     }
   }
@@ -346,6 +364,15 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     const std::string at = std::to_string(s);
     fields.rows.push_back(arguments.number("rows_" + at, problem.places[s].rows()));
     fields.columns.push_back(arguments.number("columns_" + at, problem.places[s].columns()));
+  }
+  if (problem.joined) {
+    std::int64_t first = 0;
+    for (std::size_t s = 0; s < problem.places.size(); ++s) {
+      first += problem.places[s].columns() / 64;
+      // Space 0 begins at 0.
+      if (s == 0) fields.first_units.push_back("");
+      fields.first_units.push_back(arguments.number("first_unit_" + std::to_string(s + 1), first));
+    }
   }
   for (std::size_t t = 0; t < problem.depths.size(); ++t) {
     const std::int64_t tiles = (problem.depths[t] + kTileDepth - 1) / kTileDepth;

@@ -138,6 +138,8 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kProducerRegisters", page.wide ? 24 : 40, "");
   out += std::string("  static constexpr bool kSplit = ") + (page.split ? "true" : "false") +
          ";  // workers share tiles along k\n";
+  out += std::string("  static constexpr bool kJoined = ") + (page.joined ? "true" : "false") +
+         ";  // tiles hold units of several spaces\n";
   out += std::string("  static constexpr bool kPaced = ") + (page.paced ? "true" : "false") +
          ";  // epilogues wait for the next tile's main loop\n";
   out += std::string("  static constexpr bool kMnMajorA = ") +
@@ -157,6 +159,17 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   out += choice("int k_tiles(const Arguments& args, int term)", "term", fields.k_tiles);
   out += choice("int row_count(const Arguments& args, int s)", "s", fields.rows);
   out += choice("int columns(const Arguments& args, int s)", "s", fields.columns);
+  if (page.joined) {
+    out += std::string("  ") + kHook + "int all_columns(const Arguments& args) {\n" +
+           "    return static_cast<int>(" + fields.first_units.back() + ") * kUnitColumns;\n  }\n";
+    out += std::string("  ") + kHook + "Unit unit_at(const Arguments& args, int unit) {\n";
+    for (std::size_t s = page.spaces.size(); s-- > 1;) {
+      const std::string first = "static_cast<int>(" + fields.first_units[s] + ")";
+      out += "    if (unit >= " + first + ") return {" + std::to_string(s) + ", unit - " + first +
+             "};\n";
+    }
+    out += "    return {0, unit};\n  }\n";
+  }
 
   out += "\n  // What a row of a tile needs: rows first_row and first_row + 8.\n  struct Rows {\n" +
          rows.fields() + "  };\n";

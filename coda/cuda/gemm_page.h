@@ -21,16 +21,18 @@ struct GemmPage {
   bool mn_major_a = false, mn_major_b = false;
   Precision precision = Precision::exact;
   std::vector<SpaceText> spaces;
-  int maps = 0;        // of each space, at most
-  bool split = false;  // workers share tiles along k
-  bool paced = false;  // epilogues wait for the next tile's main loop
-  bool wide = false;   // consumers have 240 registers, which leaves producers 24
+  int maps = 0;         // of each space, at most
+  bool joined = false;  // tiles hold units of several spaces
+  bool split = false;   // workers share tiles along k
+  bool paced = false;   // epilogues wait for the next tile's main loop
+  bool wide = false;    // consumers have 240 registers, which leaves producers 24
 };
 
 // The expressions by which the page reads its argument, in the order of the spaces (or terms).
 struct GemmFields {
   std::string maps;  // the first tensor map
   std::vector<std::string> rows, columns, k_tiles;
+  std::vector<std::string> first_units;  // of each space, where they are joined; and the end
 };
 
 std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& rows,

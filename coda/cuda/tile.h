@@ -66,8 +66,10 @@ struct Refusal {
 // that fills them, shared by the spaces of a page.
 class RowsText {
  public:
+  // Whose units a tile holds.
+  enum class Tiles : std::uint8_t { of_one_space, of_all };
   // `program` and `arguments` must outlive it.
-  RowsText(const Checked& checked, Arguments& arguments);
+  RowsText(const Checked& checked, Arguments& arguments, Tiles tiles = Tiles::of_one_space);
 
   // The field of struct Rows that holds a value without columns, as an expression.
   std::string field(std::size_t space, Value value, Lane lane);
@@ -84,6 +86,7 @@ class RowsText {
   const Checked& checked_;
   Arguments& arguments_;
   ElementEmitter emitter_;
+  Tiles tiles_;
   std::map<std::pair<std::int32_t, Lane>, std::string> names_;
   std::string fields_, reads_, side_;
   int bytes_ = 0;
@@ -97,6 +100,8 @@ std::int64_t head_of(const Places& places);
 // The elements of a head that a space reduces for its elements; 0: none. Throws Refusal where they
 // are no multiple of 64.
 std::int64_t group_of(const Places& places);
+// Does a unit of the space leave nothing behind for the tile's later ones?
+bool has_lone_units(const Places& places);
 // Does the space reduce blocks of 64 columns?
 bool has_row_blocks(const Places& places);
 // Chunks of a unit, of 16 columns (or of 16 low and 16 high ones).

@@ -8,6 +8,16 @@
 
 namespace coda::cuda {
 
+bool has_lone_units(const Places& places) {
+  return std::ranges::none_of(places.space().nodes, [&](int n) {
+    const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];
+    const OpClass kind = class_of(node.op);
+    const bool reduces = kind == OpClass::reduce || kind == OpClass::block_reduce;
+    return node.op == Op::pick ||
+           (reduces && places.role_of(node.args[0], node.attr.axis) == Role::column);
+  });
+}
+
 bool has_row_blocks(const Places& places) {
   return std::ranges::any_of(places.space().nodes, [&](int n) {
     const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];

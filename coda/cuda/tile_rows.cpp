@@ -34,13 +34,14 @@ std::optional<Emitted> shared_sum(ElementEmitter& emitter, Arguments& arguments,
 
 }  // namespace
 
-RowsText::RowsText(const Checked& checked, Arguments& arguments)
+RowsText::RowsText(const Checked& checked, Arguments& arguments, Tiles tiles)
     : checked_(checked),
       arguments_(arguments),
       emitter_(checked.program(), arguments, Precision::exact,
                [&arguments](ElementEmitter& emitter, Value value, const Coordinates& at) {
                  return shared_sum(emitter, arguments, value, at);
-               }) {
+               }),
+      tiles_(tiles) {
   emitter_.open("#pragma unroll\n    for (int h = 0; h < 2; h++)");
   // Rows past the last one repeat it.
   emitter_.line("const long long row = exact::minimum(first_row + h * 8LL, count - 1);");
@@ -106,8 +107,9 @@ void RowsText::store(std::size_t space, std::size_t index, int tensor) {
   if (by_row && holds(result.value)) {
     const Coordinates at = emitter_.in_space(checked_, space, result.value, {"row", 1}, {"0LL", 0});
     put(emitter_, emitter_.value(result.value, at, lane).text, {"row", 1}, {"0LL", 0},
-        "if (s == " + std::to_string(space) +
-            " && first && lane_id % 4 == 0 && first_row + h * 8 < count) ");
+        std::string("if (") +
+            (tiles_ == Tiles::of_all ? "" : "s == " + std::to_string(space) + " && ") +
+            "first && lane_id % 4 == 0 && first_row + h * 8 < count) ");
     return;
   }
   // Not a part of the tiles: the store warps compute it before the first tile.
@@ -120,7 +122,7 @@ void RowsText::store(std::size_t space, std::size_t index, int tensor) {
   const Coordinates at = emitter.in_space(checked_, space, result.value, row, column);
   put(emitter, emitter.value(result.value, at, lane).text, row, column, "");
   emitter.close();
-  side_ += emitter.text();
+  side_ += "{\n" + emitter.text() + "}\n";
 }
 
 std::string RowsText::code() {

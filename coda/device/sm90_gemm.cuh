@@ -23,6 +23,9 @@
 //   operands(args, s)  the tensor maps of space s: for each term the left one, then the right ones
 //   k_tiles(args, term);  columns(args, s), row_count(args, s): of the results of space s
 //   with_space(s, f)   f(Space())
+//   kJoined  spaces stand side by side, unit after unit, and a tile may hold units of several: then
+//   a tile names no space, unit_at(args, unit) is one and its unit, and all_columns(args) are those of
+//   all spaces
 //   kRowBytes, put_rows(args, s, row, first, lane, to): what the epilogue needs of rows row and row + 8,
 //   kept in shared memory; `first`: in the first column tile, which stores results without columns;
 //   Rows, rows(from)   the same again
@@ -77,6 +80,11 @@ __device__ __forceinline__ Work uniform_work(const Arguments& args, int t) {
   return work_of(w);
 }
 
+// A unit of a space.
+struct Unit {
+  int s, unit;
+};
+
 template <class P>
 struct Gemm {
   using Arguments = typename P::Arguments;
@@ -116,9 +124,22 @@ struct Gemm {
   // Of the epilogue: a part of a tile has none.
   static __device__ __forceinline__ int units(const Arguments& args, const Work& w) {
     if (w.is_part()) return 0;
-    const int left = P::columns(args, w.s) - w.n * kResultColumns;
-    const int count = (left + P::kUnitColumns - 1) / P::kUnitColumns;
+    const int count = (columns_left(args, w) + P::kUnitColumns - 1) / P::kUnitColumns;
     return count < kUnits ? count : kUnits;
+  }
+  // Columns from a tile's first one on.
+  static __device__ __forceinline__ int columns_left(const Arguments& args, const Work& w) {
+    if constexpr (P::kJoined)
+      return P::all_columns(args) - w.n * kResultColumns;
+    else
+      return P::columns(args, w.s) - w.n * kResultColumns;
+  }
+  // The h-th unit of a tile.
+  static __device__ __forceinline__ Unit unit_of(const Arguments& args, const Work& w, int h) {
+    if constexpr (P::kJoined)
+      return P::unit_at(args, w.n * kUnits + h);
+    else
+      return {w.s, w.n * kUnits + h};
   }
 
   // ---- warp 0: operand stages. All lanes walk, so that what the copies need is uniform.
@@ -151,7 +172,7 @@ struct Gemm {
             }
 #pragma unroll
             for (int p = 0; p < P::kPairs; p++)
-              load_right(args, map + 1 + p, b + p * kResultColumns * 128, full, w.n, k);
+              load_right(args, map + 1 + p, b + p * kResultColumns * 128, full, w, term, k);
           }
           __syncwarp();
           if (++stage == kStages) stage = 0, phase ^= 1;
@@ -162,10 +183,18 @@ struct Gemm {
 
   // The right operand's tile: of a pair, each block brings half of it to both.
   static __device__ __forceinline__ void load_right(const Arguments& args, const TensorMap* map,
-                                                    u32 to, u32 full, int n, int k) {
+                                                    u32 to, u32 full, const Work& w, int term,
+                                                    int k) {
     constexpr bool kBoth = P::kCluster > 1;
-    const int column = n * kResultColumns, half = rank();
-    if constexpr (P::kMnMajorB) {
+    const int column = w.n * kResultColumns, half = rank();
+    if constexpr (P::kJoined) {
+#pragma unroll
+      for (int i = 0; i < kUnits; i++) {
+        const Unit at = unit_of(args, w, i);
+        load_unit_of_right(P::operands(args, at.s) + term * 2 + 1, to + i * 8192, full, at.unit, k,
+                           args.policy_b);
+      }
+    } else if constexpr (P::kMnMajorB) {
 #pragma unroll
       for (int i = 0; i < kResultColumns / 64; i++) {
         if constexpr (kBoth)
@@ -177,7 +206,7 @@ struct Gemm {
     } else if constexpr (P::kHeads > 0) {
 #pragma unroll
       for (int i = 0; i < kResultColumns / 64; i++) {
-        const int unit = n * kUnits + i, sub = unit % P::kHeads, head = unit / P::kHeads;
+        const int unit = w.n * kUnits + i, sub = unit % P::kHeads, head = unit / P::kHeads;
         if constexpr (kBoth)
           tma_load_head_both(to + i * 8192 + half * 4096, map, full, k * kTileK, half, sub, head,
                              args.policy_b);
@@ -193,6 +222,31 @@ struct Gemm {
     }
   }
 
+  // The same of 64 columns.
+  static __device__ __forceinline__ void load_unit_of_right(const TensorMap* map, u32 to, u32 full,
+                                                            int unit, int k, u64 policy) {
+    constexpr bool kBoth = P::kCluster > 1;
+    const int half = rank();
+    if constexpr (kBoth) to += half * 4096;
+    if constexpr (P::kMnMajorB) {
+      if constexpr (kBoth)
+        tma_load_both(to, map, full, unit * 64, k * kTileK + half * 32, policy);
+      else
+        tma_load(to, map, full, unit * 64, k * kTileK, policy);
+    } else if constexpr (P::kHeads > 0) {
+      const int sub = unit % P::kHeads, head = unit / P::kHeads;
+      if constexpr (kBoth)
+        tma_load_head_both(to, map, full, k * kTileK, half, sub, head, policy);
+      else
+        tma_load_head(to, map, full, k * kTileK, sub, head, policy);
+    } else {
+      if constexpr (kBoth)
+        tma_load_both(to, map, full, k * kTileK, unit * 64 + half * 32, policy);
+      else
+        tma_load(to, map, full, k * kTileK, unit * 64, policy);
+    }
+  }
+
   // ---- warp 1: epilogue slots
   static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base, int lane) {
     unsigned position = 0;
@@ -200,21 +254,21 @@ struct Gemm {
       const Work w = placed(uniform_work(args, t));
       if (w.m < 0) break;
       const int count = units(args, w);
-      P::with_space(w.s, [&](auto space) {
-        using S = decltype(space);
 #pragma unroll 1
-        for (int h = 0; h < count; h++) {
+      for (int h = 0; h < count; h++) {
+        const Unit at = unit_of(args, w, h);
+        P::with_space(at.s, [&](auto space) {
+          using S = decltype(space);
 #pragma unroll 1
-          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed) {
-            load_unit<S, 0>(args, w, base, position, w.m * kTileM + i * 64, w.n * kUnits + h, lane);
-          }
-        }
-      });
+          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed)
+            load_unit<S, 0>(args, at, base, position, w.m * kTileM + i * 64, lane);
+        });
+      }
     }
   }
   template <class S, int kIndex>
-  static __device__ __forceinline__ void load_unit(const Arguments& args, const Work& w, u32 base,
-                                                   unsigned position, int row, int unit, int lane) {
+  static __device__ __forceinline__ void load_unit(const Arguments& args, const Unit& at, u32 base,
+                                                   unsigned position, int row, int lane) {
     if constexpr (kIndex < S::kSlotsUsed) {
       const unsigned slot = (position + kIndex) % kRing, use = (position + kIndex) / kRing;
       barrier_wait(base + kSlotEmpty + slot * 8, (use & 1) ^ 1);
@@ -222,13 +276,14 @@ struct Gemm {
         const u32 loaded = base + kSlotLoaded + slot * 8;
         if constexpr (S::template bytes<kIndex>() > 0) {
           barrier_expect(loaded, S::template bytes<kIndex>());
-          S::template load<kIndex>(args, w.s, base + kSlot + slot * P::kSlotBytes, loaded, row, unit);
+          S::template load<kIndex>(args, at.s, base + kSlot + slot * P::kSlotBytes, loaded, row,
+                                   at.unit);
         } else {
           barrier_arrive(loaded);
         }
       }
       __syncwarp();
-      load_unit<S, kIndex + 1>(args, w, base, position, row, unit, lane);
+      load_unit<S, kIndex + 1>(args, at, base, position, row, lane);
     }
   }
 
@@ -240,32 +295,32 @@ struct Gemm {
       const Work w = placed(uniform_work(args, t));
       if (w.m < 0) break;
       const int count = units(args, w);
-      P::with_space(w.s, [&](auto space) {
-        using S = decltype(space);
 #pragma unroll 1
-        for (int h = 0; h < count; h++) {
+      for (int h = 0; h < count; h++) {
+        const Unit at = unit_of(args, w, h);
+        P::with_space(at.s, [&](auto space) {
+          using S = decltype(space);
 #pragma unroll 1
-          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed) {
-            store_unit<S, 0>(args, w, base, position, w.m * kTileM + i * 64, w.n * kUnits + h, warp,
-                             lane);
-          }
-        }
-      });
+          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed)
+            store_unit<S, 0>(args, at, base, position, w.m * kTileM + i * 64, warp, lane);
+        });
+      }
     }
   }
   template <class S, int kIndex>
-  static __device__ __forceinline__ void store_unit(const Arguments& args, const Work& w, u32 base,
-                                                    unsigned position, int row, int unit, int warp,
+  static __device__ __forceinline__ void store_unit(const Arguments& args, const Unit& at, u32 base,
+                                                    unsigned position, int row, int warp,
                                                     int lane) {
     if constexpr (kIndex < S::kSlotsUsed) {
       if (((position + kIndex) & 1) == (warp & 1)) {
         const unsigned slot = (position + kIndex) % kRing, use = (position + kIndex) / kRing;
         barrier_wait(base + kSlotWritten + slot * 8, use & 1);
-        S::template store<kIndex>(args, w.s, base + kSlot + slot * P::kSlotBytes, row, unit, lane);
+        S::template store<kIndex>(args, at.s, base + kSlot + slot * P::kSlotBytes, row, at.unit,
+                                  lane);
         if (lane == 0) barrier_arrive(base + kSlotEmpty + slot * 8);
         __syncwarp();
       }
-      store_unit<S, kIndex + 1>(args, w, base, position, row, unit, warp, lane);
+      store_unit<S, kIndex + 1>(args, at, base, position, row, warp, lane);
     }
   }
 
@@ -281,9 +336,17 @@ struct Gemm {
       if (w.m < 0) break;
       const int count = units(args, w), k_count = w.k1 - w.k0;
       int slots_used = 0;
-      P::with_space(w.s, [&](auto space) {
-        slots_used = count * kRowHalves * decltype(space)::kSlotsUsed;
-      });
+      if constexpr (P::kJoined) {
+#pragma unroll 1
+        for (int h = 0; h < count; h++)
+          P::with_space(unit_of(args, w, h).s, [&](auto space) {
+            slots_used += kRowHalves * decltype(space)::kSlotsUsed;
+          });
+      } else {
+        P::with_space(w.s, [&](auto space) {
+          slots_used = count * kRowHalves * decltype(space)::kSlotsUsed;
+        });
+      }
       if ((index & 1) != me) {
         stages += k_count, position += slots_used;
         continue;
@@ -306,7 +369,7 @@ struct Gemm {
 #pragma unroll
         for (int x = 0; x < P::kTileN / 2; x++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i][x]));
       named_sync(kMainTurn + me, 256);
-      const int left = P::columns(args, w.s) - w.n * kResultColumns;
+      const int left = columns_left(args, w);
       u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
       if (P::kNarrow > 0 && left <= P::kNarrow)
         main_loop<(P::kNarrow > 0 ? P::kNarrow : P::kTileN)>(base, acc, k_count, stages, stage,
@@ -327,45 +390,39 @@ struct Gemm {
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
       const int next = t + workers();
       const bool paced = P::kPaced && next < args.works && work_words(args, next).tile != ~0u;
-      P::with_space(w.s, [&](auto space) {
-        using S = decltype(space);
-        typename S::State state;
+      if constexpr (P::kJoined) {
+        unsigned at = position;
 #pragma unroll
         for (int h = 0; h < kUnits; h++) {
           if (h < count) {
-            const int unit = w.n * kUnits + h;
-            const auto columns = S::columns(args, w.s, unit, lane);
-#pragma unroll
-            for (int i = 0; i < kRowHalves; i++) {
-              if (paced && (h | i) != 0)
-                wait_for_progress(base, stages + k_count + (h * kRowHalves + i) *
-                                                               static_cast<int>(args.pace) / 16);
-              const unsigned at = position + (h * kRowHalves + i) * S::kSlotsUsed;
-              u32 slot[S::kSlotsUsed + 1];
-#pragma unroll
-              for (int u = 0; u < S::kSlotsUsed; u++) {
-                slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
-                barrier_wait(base + kSlotLoaded + (at + u) % kRing * 8, (at + u) / kRing & 1);
-              }
-              const typename P::Rows rows = P::rows(rows_at + i * 64 * P::kRowBytes);
-              S::unit(args, w.s, rows, columns, state, acc[i], h, i, slot,
-                      w.m * kTileM + i * 64, unit, warp, lane);
-              if (S::kSlotsUsed > 0) {
-                proxy_fence();
-                __syncwarp();
-                if (lane == 0) {
-#pragma unroll
-                  for (int u = 0; u < S::kSlotsUsed; u++)
-                    barrier_arrive(base + kSlotWritten + (at + u) % kRing * 8);
-                }
-              }
-            }
+            const Unit here = unit_of(args, w, h);
+            P::with_space(here.s, [&](auto space) {
+              using S = decltype(space);
+              typename S::State state;
+              finish_unit<S>(args, base, here, state, acc, h, w.m * kTileM, at,
+                             paced ? stages + k_count : 0, rows_at, warp, lane);
+              at += kRowHalves * S::kSlotsUsed;
+            });
           }
         }
         named_arrive(kEpilogueTurn + other, 256);
-        S::finish(args, w.s, rows_at, state, w.m * kTileM + warp * 16 + lane / 4, w.n * kResultColumns,
-                  lane);
-      });
+      } else {
+        P::with_space(w.s, [&](auto space) {
+          using S = decltype(space);
+          typename S::State state;
+#pragma unroll
+          for (int h = 0; h < kUnits; h++)
+            if (h < count)
+              finish_unit<S>(args, base, unit_of(args, w, h), state, acc, h, w.m * kTileM,
+                             position + h * kRowHalves * S::kSlotsUsed,
+                             paced ? stages + k_count : 0, rows_at, warp, lane);
+          named_arrive(kEpilogueTurn + other, 256);
+          // A part of a tile has nothing to leave.
+          if (!P::kSplit || count > 0)
+            S::finish(args, w.s, rows_at, state, w.m * kTileM + warp * 16 + lane / 4,
+                      w.n * kResultColumns, lane);
+        });
+      }
       stages += k_count, position += slots_used;
     }
     // Leave no turn half taken.
@@ -373,6 +430,40 @@ struct Gemm {
     if (me == 0 && 1 + turns1 > turns0) named_sync(kMainTurn, 256), named_sync(kEpilogueTurn, 256);
     if (me == 1 && turns0 > turns1)
       named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
+  }
+
+  // The h-th unit of a tile, in slots from position `at` on. progress: of the next tile's main loop,
+  // which it waits for in part; 0: it does not.
+  template <class S>
+  static __device__ __forceinline__ void finish_unit(
+      const Arguments& args, u32 base, const Unit& here, typename S::State& state,
+      const float (&acc)[kRowHalves][P::kTileN / 2], int h, int row, unsigned at, unsigned progress,
+      u32 rows_at, int warp, int lane) {
+    const auto columns = S::columns(args, here.s, here.unit, lane);
+#pragma unroll
+    for (int i = 0; i < kRowHalves; i++, at += S::kSlotsUsed) {
+      if (P::kPaced && progress != 0 && (h | i) != 0)
+        wait_for_progress(base,
+                          progress + (h * kRowHalves + i) * static_cast<int>(args.pace) / 16);
+      u32 slot[S::kSlotsUsed + 1];
+#pragma unroll
+      for (int u = 0; u < S::kSlotsUsed; u++) {
+        slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
+        barrier_wait(base + kSlotLoaded + (at + u) % kRing * 8, (at + u) / kRing & 1);
+      }
+      const typename P::Rows rows = P::rows(rows_at + i * 64 * P::kRowBytes);
+      S::unit(args, here.s, rows, columns, state, acc[i], h, i, slot, row + i * 64, here.unit, warp,
+              lane);
+      if (S::kSlotsUsed > 0) {
+        proxy_fence();
+        __syncwarp();
+        if (lane == 0) {
+#pragma unroll
+          for (int u = 0; u < S::kSlotsUsed; u++)
+            barrier_arrive(base + kSlotWritten + (at + u) % kRing * 8);
+        }
+      }
+    }
   }
 
   // acc[i][…] += the sums over all k of 64 rows i and kWidth columns of the operands' tile.
