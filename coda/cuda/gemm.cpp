@@ -292,7 +292,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
              const Target& target, const Problem& problem, const Candidate& candidate) {
   const Program& program = checked.program();
   Arguments arguments(program, sizes, layouts, "args");
-  RowsText rows(checked, arguments,
+  RowsText rows(checked, layouts, arguments,
                 problem.joined ? RowsText::Tiles::of_all : RowsText::Tiles::of_one_space);
   GemmPage page;
   page.name = program.name();
@@ -313,13 +313,14 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   // The ring takes what the stages leave.
   std::size_t most = 0;
   int bytes = 4096;
-  bool loads = false, any = false;
+  bool loads = false, streams = false, any = false;
   for (const SpaceText& space : page.spaces) {
     most = std::max(most, space.slots.size());
     page.maps = std::max(page.maps, space.maps);
     for (const SlotUse& slot : space.slots) {
       any = true;
       loads = loads || slot.bytes > 0;
+      streams = streams || (slot.bytes > 0 && !slot.table);
       if (candidate.shape.unit == 64 || slot.kind.starts_with("4")) bytes = 8192;
     }
   }
@@ -327,7 +328,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   std::int64_t depth = 0;
   for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
   // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
-  page.paced = loads && depth <= 40;
+  page.paced = streams && depth <= 40;
   page.wide = loads && problem.head == 0;
   const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
   page.stages =

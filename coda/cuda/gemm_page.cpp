@@ -1,8 +1,9 @@
 // coda/cuda/gemm_page.cpp: parts of text put together.
 #include "coda/cuda/gemm_page.h"
 
-#include <algorithm>
 #include <sstream>
+
+#include "coda/cuda/tile_merge.h"
 
 namespace coda::cuda {
 namespace {
@@ -186,14 +187,10 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
          "void side(const Arguments& args, long long thread, long long " + "threads) {\n" +
          indented(rows.side(), "    ") + "  }\n\n";
 
-  std::vector<std::size_t> kinds;
-  for (std::size_t s = 0; s < page.spaces.size(); ++s) {
-    const auto found =
-        std::find(page.spaces.begin(), page.spaces.begin() + static_cast<std::ptrdiff_t>(s),
-                  page.spaces[s]) -
-        page.spaces.begin();
-    kinds.push_back(static_cast<std::size_t>(found));
-    if (static_cast<std::size_t>(found) == s) out += space_struct(page, page.spaces[s], s);
+  std::vector<SpaceText> spaces = page.spaces;
+  const std::vector<std::size_t> kinds = merge_spaces(spaces);
+  for (std::size_t s = 0; s < spaces.size(); ++s) {
+    if (kinds[s] == s) out += space_struct(page, spaces[s], s);
   }
   out += std::string("  template <class F>\n  ") + kHook + "void with_space(int s, F f) {\n";
   for (std::size_t s = 0; s < kinds.size(); ++s) {

@@ -19,17 +19,6 @@ bool is_accumulator(const Space& space, Value value) {
 
 }  // namespace
 
-bool SpaceText::operator==(const SpaceText& other) const {
-  const auto same = [](const SlotUse& a, const SlotUse& b) {
-    return a.bytes == b.bytes && a.load == b.load && a.store == b.store && a.drain == b.drain;
-  };
-  return std::ranges::equal(slots, other.slots, same) && column_fields == other.column_fields &&
-         column_code == other.column_code && state_fields == other.state_fields &&
-         loads == other.loads && stores == other.stores && before == other.before &&
-         chunk == other.chunk && after == other.after && finish == other.finish &&
-         finish_once == other.finish_once && maps == other.maps;
-}
-
 int chunks_of(const TileShape& shape) {
   return shape.head != 0 ? 2 : shape.unit / 16;
 }
@@ -120,7 +109,7 @@ SpaceText TileText::run() {
     }
   }
   for (const std::size_t index : rest) {
-    rows_.store(places_.space_index(), index, static_cast<int>(program_.params().size() + index));
+    rows_.store(places_, index, static_cast<int>(program_.params().size() + index));
   }
   begin_groups();
   return std::move(out_);

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,11 +38,12 @@ struct TileShape {
 
 // A slot of the ring: what fills it before the unit, what becomes of it after.
 struct SlotUse {
-  int bytes = 0;      // that the copy engine brings; 0: nothing
-  std::string load;   // statements: to, barrier, row, unit
-  std::string store;  // statements of one lane: from, row, unit
-  std::string drain;  // statements of a warp: from, row, unit, lane
-  std::string kind;   // how elements lie in it: a store may take the slot of a load of its kind
+  int bytes = 0;       // that the copy engine brings; 0: nothing
+  std::string load;    // statements: to, barrier, row, unit
+  std::string store;   // statements of one lane: from, row, unit
+  std::string drain;   // statements of a warp: from, row, unit, lane
+  std::string kind;    // how elements lie in it: a store may take the slot of a load of its kind
+  bool table = false;  // it repeats along the rows: what it loads stays in L2
 };
 
 // The parts of one space's struct, each a list of indented lines.
@@ -54,7 +57,6 @@ struct SpaceText {
   std::string finish_once;  // of finish(), after what is done for each half of the rows
   int maps = 0;             // of the space, in order of their numbers
   std::vector<MapSpec> map_specs;
-  bool operator==(const SpaceText& other) const;
 };
 
 // Thrown by the emitters where the fast path does not fit.
@@ -68,13 +70,14 @@ class RowsText {
  public:
   // Whose units a tile holds.
   enum class Tiles : std::uint8_t { of_one_space, of_all };
-  // `program` and `arguments` must outlive it.
-  RowsText(const Checked& checked, Arguments& arguments, Tiles tiles = Tiles::of_one_space);
+  // The arguments must outlive it.
+  RowsText(const Checked& checked, std::span<const Layout> layouts, Arguments& arguments,
+           Tiles tiles);
 
   // The field of struct Rows that holds a value without columns, as an expression.
-  std::string field(std::size_t space, Value value, Lane lane);
+  std::string field(const Places& places, Value value, Lane lane);
   // A result without columns or without rows.
-  void store(std::size_t space, std::size_t result, int tensor);
+  void store(const Places& places, std::size_t result, int tensor);
 
   std::string fields() const { return fields_; }
   std::string reads() const { return reads_; }        // of the fields, of row h
@@ -85,12 +88,20 @@ class RowsText {
  private:
   const Checked& checked_;
   Arguments& arguments_;
+  std::span<const Layout> layouts_;
+  const Places* places_ = nullptr;  // of the space that asks
   ElementEmitter emitter_;
   Tiles tiles_;
   std::map<std::pair<std::int32_t, Lane>, std::string> names_;
   std::string fields_, reads_, side_;
   int bytes_ = 0;
 
+  std::optional<Emitted> supply(ElementEmitter& emitter, Value value, const Coordinates& at);
+  Emitted shared_sum(ElementEmitter& emitter, Value value, const Coordinates& at);
+  // The step from row to row of a tensor, along the factors that are rows, as an expression; empty:
+  // it is no line.
+  std::string row_step(int tensor, Value value, std::span<const std::int64_t> strides,
+                       const std::string& name);
   bool holds(Value wanted) const;  // is it computed on the way to a field?
 };
 

@@ -210,6 +210,7 @@ std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType 
                               : "unit * " + std::to_string(shape_.unit) +
                                     (part > 0 ? " + " + std::to_string(part * 32) : "");
     SlotUse use;
+    use.table = lines.rows.period != places_.rows();
     use.kind = std::to_string(bytes) +
                (whole_heads                ? " heads"
                 : columns == Columns::half ? " half"

@@ -1,28 +1,106 @@
 // coda/cuda/tile_rows.cpp: values without columns, once a row of a tile; results without a tile.
 #include <algorithm>
+#include <ranges>
 
+#include "coda/check/bind.h"
 #include "coda/core/error.h"
 #include "coda/cuda/tile.h"
 #include "coda/cuda/tile_text.h"
 
 namespace coda::cuda {
-namespace {
 
-// Four neighbouring lanes have one row: a sum over what is neither row nor column is shared by
-// them.
-std::optional<Emitted> shared_sum(ElementEmitter& emitter, Arguments& arguments, Value value,
-                                  const Coordinates& coordinates) {
+RowsText::RowsText(const Checked& checked, std::span<const Layout> layouts, Arguments& arguments,
+                   Tiles tiles)
+    : checked_(checked),
+      arguments_(arguments),
+      layouts_(layouts),
+      emitter_(checked.program(), arguments, Precision::exact,
+               [this](ElementEmitter& emitter, Value value, const Coordinates& at) {
+                 return supply(emitter, value, at);
+               }),
+      tiles_(tiles) {
+  emitter_.open("#pragma unroll\n    for (int h = 0; h < 2; h++)");
+  // Rows past the last one repeat it.
+  emitter_.line("const long long row = exact::minimum(first_row + h * 8LL, count - 1);");
+}
+
+std::string RowsText::row_step(int tensor, Value value, std::span<const std::int64_t> strides,
+                               const std::string& name) {
+  std::vector<PlacedFactor> rows;
+  const std::vector<FactorPlace> all = places_->places(value);
+  for (std::size_t f = 0; f < all.size(); ++f) {
+    if (all[f].kind == FactorPlace::Kind::row) rows.push_back({all[f].place, strides[f]});
+  }
+  const std::optional<Line> line = line_of(rows);
+  if (!line || line->period != places_->rows() || !arguments_.has_whole_elements(tensor)) return "";
+  return arguments_.number(name + "_row", line->stride);
+}
+
+// Parameters by their rows; sums by the four neighbouring lanes that have one row.
+std::optional<Emitted> RowsText::supply(ElementEmitter& emitter, Value value,
+                                        const Coordinates& at) {
   const Program& program = emitter.program();
-  if (program.is_param(value) || program.node(value).op != Op::sum) return std::nullopt;
   if (emitter.depth() != 1) return std::nullopt;
+  if (!program.is_param(value)) {
+    if (program.node(value).op != Op::sum) return std::nullopt;
+    return shared_sum(emitter, value, at);
+  }
+  const std::vector<Role>& roles = checked_.roles(places_->space_index(), value);
+  if (roles.empty() || std::ranges::any_of(roles, [](Role role) { return role != Role::row; })) {
+    return std::nullopt;
+  }
+  const std::string& name = program.value(value).name;
+  const std::string step =
+      row_step(value.id, value, layouts_[static_cast<std::size_t>(value.id)].strides, name);
+  if (step.empty()) return std::nullopt;
+  const DType dtype = program.type(value).dtype;
+  const Lane lane = lane_of(dtype, Lane::f32);
+  const std::string text = "Element<" + std::string(element_of(dtype)) + ">::value(" +
+                           arguments_.pointer(value.id) + "[row * " + step + "])";
+  return Emitted{emitter.define(type_of(lane), name, text, 1), lane, 1};
+}
+
+// A sum over what is neither row nor column.
+Emitted RowsText::shared_sum(ElementEmitter& emitter, Value value, const Coordinates& at) {
+  const Program& program = emitter.program();
   const Node& node = program.node(value);
   const std::string name = emitter.fresh(
       program.value(value).name.empty() ? std::string("sum") : program.value(value).name);
+  // Of a matrix whose rows are contiguous.
+  const Value matrix = node.args[0];
+  if (program.is_param(matrix) && program.type(matrix).dtype == DType::f32 &&
+      node.attr.axis.factors.size() == 1) {
+    const Layout& layout = layouts_[static_cast<std::size_t>(matrix.id)];
+    const std::vector<Factor> factors = factors_of(program.type(matrix));
+    const std::vector<Role>& roles = checked_.roles(places_->space_index(), matrix);
+    std::int64_t stride = 0;
+    bool plain = roles.size() == factors.size();
+    for (std::size_t f = 0; plain && f < factors.size(); ++f) {
+      const bool summed = factors[f] == node.attr.axis.factors[0];
+      if (summed) stride = layout.strides[f];
+      plain = summed || roles[f] == Role::row;
+    }
+    const std::string step = plain && stride == 1 ? row_step(matrix.id, matrix, layout.strides,
+                                                             program.value(matrix).name)
+                                                  : "";
+    if (!step.empty()) {
+      const std::int64_t count = require_extent(node.attr.axis, places_->sizes());
+      const bool wide =
+          layout.alignment >= 16 && count % 4 == 0 &&
+          std::ranges::all_of(std::views::iota(std::size_t{0}, factors.size()), [&](std::size_t f) {
+            return layout.strides[f] % 4 == 0 || factors[f] == node.attr.axis.factors[0];
+          });
+      emitter.line("const float " + name + " = " + (wide ? "row_sum_wide(" : "row_sum(") +
+                   arguments_.pointer(matrix.id) + " + row * " + step + ", " +
+                   arguments_.extent(node.attr.axis) + ", lane_id);");
+      return Emitted{name, Lane::f32, emitter.depth()};
+    }
+  }
   const std::string k = emitter.fresh("k");
-  ElementEmitter::Named here = emitter.named(value, coordinates);
+  const ElementEmitter::Named here = emitter.named(value, at);
   emitter.line("float " + name + " = 0.0f;");
   emitter.open("#pragma unroll 8\n      for (long long " + k + " = lane_id % 4; " + k + " < " +
-               arguments.extent(node.attr.axis) + "; " + k + " += 4)");
+               arguments_.extent(node.attr.axis) + "; " + k + " += 4)");
   ElementEmitter::Named all = here;
   all.add(node.attr.axis.factors, emitter.divide({k, emitter.depth()}, node.attr.axis));
   const Emitted term = emitter.value(node.args[0], emitter.by_name(node.args[0], all), Lane::f32);
@@ -32,22 +110,9 @@ std::optional<Emitted> shared_sum(ElementEmitter& emitter, Arguments& arguments,
   return Emitted{name, Lane::f32, emitter.depth()};
 }
 
-}  // namespace
-
-RowsText::RowsText(const Checked& checked, Arguments& arguments, Tiles tiles)
-    : checked_(checked),
-      arguments_(arguments),
-      emitter_(checked.program(), arguments, Precision::exact,
-               [&arguments](ElementEmitter& emitter, Value value, const Coordinates& at) {
-                 return shared_sum(emitter, arguments, value, at);
-               }),
-      tiles_(tiles) {
-  emitter_.open("#pragma unroll\n    for (int h = 0; h < 2; h++)");
-  // Rows past the last one repeat it.
-  emitter_.line("const long long row = exact::minimum(first_row + h * 8LL, count - 1);");
-}
-
-std::string RowsText::field(std::size_t space, Value value, Lane lane) {
+std::string RowsText::field(const Places& places, Value value, Lane lane) {
+  places_ = &places;
+  const std::size_t space = places.space_index();
   // Truth values wait as numbers.
   const Lane kept = lane == Lane::truth ? Lane::f32 : lane;
   const auto [entry, fresh] = names_.emplace(std::pair(value.id, kept), "");
@@ -81,12 +146,23 @@ bool RowsText::holds(Value wanted) const {
       names_, [&](const auto& each) { return stands_on(stands_on, Value{each.first.first}); });
 }
 
-void RowsText::store(std::size_t space, std::size_t index, int tensor) {
+void RowsText::store(const Places& places, std::size_t index, int tensor) {
+  places_ = &places;
+  const std::size_t space = places.space_index();
   const Program& program = checked_.program();
   const Result& result = program.results()[index];
   const std::string element(element_of(result.type.dtype));
   const std::vector<Role>& roles = checked_.roles(space, result.value);
   const bool by_row = std::ranges::find(roles, Role::row) != roles.end();
+  const bool only_rows = std::ranges::all_of(roles, [](Role role) { return role == Role::row; });
+  // Strides in the order of the value's factors.
+  std::vector<std::int64_t> strides;
+  const std::vector<Factor> stored = factors_of(result.type);
+  for (const Factor& factor : factors_of(program.type(result.value))) {
+    const auto found = std::ranges::find(stored, factor) - stored.begin();
+    strides.push_back(
+        layouts_[static_cast<std::size_t>(tensor)].strides[static_cast<std::size_t>(found)]);
+  }
   const Lane lane = lane_of(result.type.dtype, Lane::f32);
   const auto put = [&](ElementEmitter& emitter, const std::string& value, const Coordinate& row,
                        const Coordinate& column, const std::string& condition) {
@@ -97,8 +173,13 @@ void RowsText::store(std::size_t space, std::size_t index, int tensor) {
       const auto found = std::ranges::find(named.factors, factor) - named.factors.begin();
       declared.push_back(named.coordinates[static_cast<std::size_t>(found)]);
     }
-    const std::string place =
-        arguments_.pointer(tensor) + "[" + emitter.offset(tensor, declared) + "]";
+    std::string at_row;
+    if (only_rows && row.text == "row") {
+      const std::string step = row_step(tensor, result.value, strides, result.name);
+      if (!step.empty()) at_row = "row * " + step;
+    }
+    const std::string place = arguments_.pointer(tensor) + "[" +
+                              (at_row.empty() ? emitter.offset(tensor, declared) : at_row) + "]";
     const std::string old = result.store == Store::accumulate
                                 ? "Element<" + element + ">::value(" + place + ") + "
                                 : "";
@@ -131,7 +212,7 @@ std::string RowsText::code() {
 }
 
 std::string TileText::row_field(Value value, Lane lane) {
-  return rows_.field(places_.space_index(), value, lane);
+  return rows_.field(places_, value, lane);
 }
 
 }  // namespace coda::cuda

@@ -140,6 +140,31 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + shuffle_xor(x, 2);
 }
 
+// The sum of `count` contiguous numbers by four neighbouring lanes.
+__device__ __forceinline__ float row_sum(const float* from, long long count, int lane) {
+  float sum[2] = {};
+  int k = lane % 4;
+#pragma unroll 4
+  for (; k + 4 < count; k += 8) sum[0] += from[k], sum[1] += from[k + 4];
+  if (k < count) sum[0] += from[k];
+  return quad_sum(sum[0] + sum[1]);
+}
+// The same of a multiple of 4, at a multiple of 16 bytes.
+struct alignas(16) FourFloats {
+  float x[4];
+};
+__device__ __forceinline__ float row_sum_wide(const float* from, long long count, int lane) {
+  const FourFloats* fours = reinterpret_cast<const FourFloats*>(from);
+  FourFloats sum = {};
+#pragma unroll 4
+  for (int k = lane % 4; k < static_cast<int>(count / 4); k += 4) {
+    const FourFloats part = fours[k];
+#pragma unroll
+    for (int c = 0; c < 4; c++) sum.x[c] += part.x[c];
+  }
+  return quad_sum((sum.x[0] + sum.x[1]) + (sum.x[2] + sum.x[3]));
+}
+
 // ---- shared memory: slots of 64 rows, swizzled as the copy engine writes and reads them
 
 // Where this lane finds its 16-byte pieces in rows of kBytes (128 or 64): rows row0 … row0 + 15 of the
