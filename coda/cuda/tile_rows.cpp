@@ -1,6 +1,7 @@
 // coda/cuda/tile_rows.cpp: values without columns, once a row of a tile; results without a tile.
 #include <algorithm>
 #include <ranges>
+#include <sstream>
 
 #include "coda/check/bind.h"
 #include "coda/core/error.h"
@@ -8,6 +9,36 @@
 #include "coda/cuda/tile_text.h"
 
 namespace coda::cuda {
+namespace {
+
+constexpr int kDeepLoop = 6;  // blanks before the third of nested loops
+
+// NOTE: the store warps have few registers: only innermost loops are unrolled, for the latency of
+// what they load, and not where they stand deep.
+std::string with_unrolled_loops(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  const auto loop_at = [&](std::size_t i) {  // its indentation
+    const std::size_t first = lines[i].find_first_not_of(' ');
+    return first != std::string::npos && lines[i].compare(first, 4, "for ") == 0
+               ? static_cast<int>(first)
+               : -1;
+  };
+  std::string out;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (const int depth = loop_at(i); depth >= 0) {
+      std::size_t next = i + 1;
+      while (next < lines.size() && loop_at(next) < 0) ++next;
+      const bool inner = next == lines.size() || loop_at(next) <= depth;
+      out += inner && depth <= kDeepLoop ? "#pragma unroll 4\n" : "#pragma unroll 1\n";
+    }
+    out += lines[i] + "\n";
+  }
+  return out;
+}
+
+}  // namespace
 
 RowsText::RowsText(const Checked& checked, std::span<const Layout> layouts, Arguments& arguments,
                    Tiles tiles)
@@ -203,7 +234,7 @@ void RowsText::store(const Places& places, std::size_t index, int tensor) {
   const Coordinates at = emitter.in_space(checked_, space, result.value, row, column);
   put(emitter, emitter.value(result.value, at, lane).text, row, column, "");
   emitter.close();
-  side_ += "{\n" + emitter.text() + "}\n";
+  side_ += "{\n" + with_unrolled_loops(emitter.text()) + "}\n";
 }
 
 std::string RowsText::code() {
