@@ -35,7 +35,7 @@ bool same_matrix(const OperandMatrix& a, const OperandMatrix& b) {
          a.inner_first == b.inner_first;
 }
 
-SpaceOperands operands_of(const Places& places, std::span<const Layout> layouts) {
+SpaceOperands operands_of(const Region& places, std::span<const Layout> layouts) {
   const Space& space = places.space();
   SpaceOperands out;
   const auto matrix = [&](const Operand& operand, const Dim& contracted) {
@@ -54,9 +54,14 @@ SpaceOperands operands_of(const Places& places, std::span<const Layout> layouts)
       const Dim& contracted =
           places.program().nodes()[static_cast<std::size_t>(term.node)].attr.axis;
       const OperandMatrix left = matrix(term.left, contracted);
-      const OperandMatrix right = matrix(term.right, contracted);
-      if (left.outer != places.rows() || right.outer != places.columns()) {
+      OperandMatrix right = matrix(term.right, contracted);
+      if (left.outer != places.rows() || right.outer != places.all_columns()) {
         throw Refusal{"an operand's rows are not the tile's"};
+      }
+      right.outer = places.columns();
+      right.offset += places.first() * right.outer_stride;
+      if (right.offset * static_cast<std::int64_t>(size_of(right.dtype)) % 16 != 0) {
+        throw Refusal{"a piece of a packed weight is not aligned to 16 bytes"};
       }
       if (a == 0) {
         out.terms.push_back({left, {right}});
@@ -71,7 +76,7 @@ SpaceOperands operands_of(const Places& places, std::span<const Layout> layouts)
 }
 
 struct Problem {
-  std::vector<Places> places;
+  std::vector<Region> places;
   std::vector<SpaceOperands> operands;
   bool stacked = false;
   bool joined = false;  // side by side, and a tile may hold units of several spaces
@@ -91,11 +96,10 @@ struct Problem {
 Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts) {
   Problem problem;
   if (checked.kind() != KernelKind::gemm) throw Refusal{"no product"};
-  const std::size_t spaces = checked.spaces().size();
+  problem.places = regions_of(checked, sizes);
+  const std::size_t spaces = problem.places.size();
   if (spaces > kMaxSpaces) throw Refusal{"more than 15 spaces"};
-  for (std::size_t s = 0; s < spaces; ++s) {
-    problem.places.emplace_back(checked, s, sizes);
-    const Places& places = problem.places.back();
+  for (const Region& places : problem.places) {
     if (places.rows() == 0 || places.columns() == 0) throw Refusal{"there are no results"};
     if (places.rows() / kTileRows >= kMaxTiles || places.columns() / 32 >= kMaxTiles) {
       throw Refusal{"more than 2^14 tiles along a side"};
@@ -148,10 +152,10 @@ Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const L
   }
   problem.stacked = stacked && !side_by_side;
   std::int64_t all_columns = 0;
-  for (const Places& places : problem.places) all_columns += places.columns();
+  for (const Region& places : problem.places) all_columns += places.columns();
   problem.joined = spaces > 1 && side_by_side && problem.pairs == 1 &&
                    all_columns / 64 < kMaxTiles &&
-                   std::ranges::all_of(problem.places, [](const Places& places) {
+                   std::ranges::all_of(problem.places, [](const Region& places) {
                      return places.columns() % 64 == 0 && has_lone_units(places);
                    });
   if (problem.head != 0 && (problem.pairs > 1 || !problem.right().inner_first)) {
@@ -204,7 +208,7 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
                        Sharing sharing) {
   Candidate candidate{shape};
   std::vector<TileGrid> grids;
-  for (const Places& places : problem.places) {
+  for (const Region& places : problem.places) {
     const std::int64_t rows = kTileRows * shape.cluster;
     const TileGrid grid{(places.rows() + rows - 1) / rows, places.columns()};
     if (problem.joined && !grids.empty()) {
@@ -238,7 +242,7 @@ std::vector<Candidate> candidates_of(const Problem& problem, const Target& targe
                                      std::vector<std::string>& reasons) {
   std::vector<Candidate> candidates;
   const bool pairs = std::ranges::all_of(
-      problem.places, [](const Places& places) { return places.rows() > kTileRows; });
+      problem.places, [](const Region& places) { return places.rows() > kTileRows; });
   for (const int columns : {192, 128, 64}) {
     for (const int cluster : {1, 2}) {
       std::string why;
@@ -307,8 +311,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   // Sums of products of 16-bit numbers are worth no more than fast functions give.
   page.precision = Precision::fast;
   for (std::size_t s = 0; s < problem.places.size(); ++s) {
-    page.spaces.push_back(
-        emit_space(problem.places[s], layouts, arguments, candidate.shape, rows, s));
+    page.spaces.push_back(emit_space(problem.places[s], layouts, arguments, candidate.shape, rows));
   }
   // The ring takes what the stages leave.
   std::size_t most = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "coda/check/bind.h"
 #include "coda/core/error.h"
 #include "coda/cuda/tile_text.h"
 #include "coda/program/text.h"
@@ -31,20 +32,19 @@ std::string chunk_column(const TileShape& shape, const std::string& unit) {
          " * 32 + " + inside;
 }
 
-SpaceText emit_space(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
-                     const TileShape& shape, RowsText& rows, std::size_t space_index) {
-  return TileText(places, layouts, arguments, shape, rows, space_index).run();
+SpaceText emit_space(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
+                     const TileShape& shape, RowsText& rows) {
+  return TileText(places, layouts, arguments, shape, rows).run();
 }
 
-TileText::TileText(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
-                   const TileShape& shape, RowsText& rows, std::size_t space_index)
+TileText::TileText(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
+                   const TileShape& shape, RowsText& rows)
     : places_(places),
       program_(places.program()),
       layouts_(layouts),
       arguments_(arguments),
       shape_(shape),
       rows_(rows),
-      space_(space_index),
       precision_(precision_of(places.program())) {
   if (real_lane(program_) != Lane::f32) throw Refusal{"f64"};
   find_groups();
@@ -98,13 +98,18 @@ TileText::TileText(const Places& places, std::span<const Layout> layouts, Argume
 SpaceText TileText::run() {
   // What is known of a row on the way is stored from there; so results without a tile come last.
   std::vector<std::size_t> rest;
-  for (const int result : places_.space().results) {
+  for (const int result : places_.results()) {
     const auto index = static_cast<std::size_t>(result);
     const Value value = program_.results()[index].value;
+    if (joins_columns(value)) {
+      store_joined(index);
+      continue;
+    }
     const bool whole = has_rows(value) && columns_of(value) != Columns::none;
     if (whole || on_tile(value)) {
       store_result(index);
     } else {
+      if (!places_.is_whole() && !has_rows(value)) refuse(value, "is no part of any tile");
       rest.push_back(index);
     }
   }
@@ -239,6 +244,8 @@ TileText::Held TileText::lower_node(Value value) {
       return lower_index(value);
     case Op::split: {
       const Held whole = lower(node.args[0]);
+      // The region's piece.
+      if (places_.cuts(node)) return whole;
       for (std::size_t p = 0; p < node.results.size(); ++p) {
         memo_[node.results[p].id] = {whole.where, whole.lane, {whole.parts[p]}};
       }
@@ -288,6 +295,7 @@ TileText::Held TileText::lower_index(Value value) {
   if (all.size() != 1 || all[0].kind != FactorPlace::Kind::column) {
     refuse(value, "is no index of the columns");
   }
+  if (!places_.is_whole()) refuse(value, "is an index of a piece of the columns");
   const Place place = all[0].place;
   if (columns_of(value) == Columns::groups && place.inner * place.extent == places_.columns()) {
     const std::string units = std::to_string(shape_.group / 64);
@@ -353,7 +361,10 @@ void TileText::store_result(std::size_t index) {
   if (held.where == Where::group && columns_of(value) == Columns::groups) {
     return store_groups(index, held);
   }
-  if (held.where == Where::chunk || held.where == Where::group) return store_tile(index, held);
+  if (held.where == Where::chunk || held.where == Where::group) {
+    const std::vector<std::int64_t> strides = result_strides(index);
+    return store_tile(index, value, strides, places_.offset(value, strides));
+  }
   if (held.where == Where::block) {
     for (const FactorPlace& each : places_.places(value)) {
       if (each.place.block == 1) continue;
@@ -364,25 +375,61 @@ void TileText::store_result(std::size_t index) {
   refuse(value, "is a result of another kind");
 }
 
-void TileText::store_tile(std::size_t index, const Held& held) {
+void TileText::store_tile(std::size_t index, Value value, const std::vector<std::int64_t>& strides,
+                          std::int64_t offset) {
   const Result& result = program_.results()[index];
   const int tensor = static_cast<int>(program_.params().size() + index);
   const DType dtype = result.type.dtype;
   if (dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::f32) {
-    refuse(result.value, "is stored as " + std::string(coda::name_of(dtype)));
+    refuse(value, "is stored as " + std::string(coda::name_of(dtype)));
+  }
+  if (!has_rows(value)) refuse(value, "is a result without rows");
+  const Held held = coerce(kept(lower(value)), Lane::f32);
+  if (held.where != Where::chunk && held.where != Where::group) {
+    refuse(value, "is a result of another kind");
   }
   const bool adds = result.store == Store::accumulate;
-  const Lines lines = lines_of(result.value, result_strides(index), result.name);
+  const Lines lines = lines_of(value, strides, result.name);
   const std::vector<int> slots =
-      slots_for(result.name, tensor, dtype, lines, columns_of(result.value), adds, true);
-  const Held value = coerce(kept(held), Lane::f32);
+      slots_for(result.name, tensor, dtype, lines, offset, columns_of(value), adds, true);
   out_.chunk += "        // store " + result.name + "\n";
-  const bool two = shape_.head != 0 && columns_of(result.value) == Columns::all;
-  if (has_rows(result.value) == false) refuse(result.value, "is a result without rows");
+  const bool two = shape_.head != 0 && columns_of(value) == Columns::all;
   for (int p = 0; p < (two ? 2 : 1); ++p) {
-    std::string text = value.parts[value.parts.size() == 1 ? 0 : static_cast<std::size_t>(p)];
+    std::string text = held.parts[held.parts.size() == 1 ? 0 : static_cast<std::size_t>(p)];
     if (adds) text = "add(" + read_slots(slots, dtype, p) + ", " + text + ")";
     write_slots(slots, dtype, p, text);
+  }
+}
+
+// Values that stand side by side in one tensor.
+bool TileText::joins_columns(Value value) const {
+  return !program_.is_param(value) && places_.joins(node_of(value));
+}
+
+void TileText::store_joined(std::size_t index) {
+  const Value value = program_.results()[index].value;
+  const Node& node = node_of(value);
+  const std::vector<std::int64_t> own = result_strides(index);
+  const std::vector<Factor> factors = factors_of(program_.type(value));
+  if (node.attr.axis.factors.size() != 1) refuse(value, "joins several dimensions");
+  const auto joined = std::ranges::find(factors, node.attr.axis.factors[0]) - factors.begin();
+  const std::int64_t step = own[static_cast<std::size_t>(joined)];
+  std::int64_t first = 0;
+  for (std::size_t p = 0; p < node.args.size(); ++p) {
+    const Value piece = node.args[p];
+    if (columns_of(piece) != Columns::all) refuse(value, "joins what has other columns");
+    const std::vector<Factor> pieces = factors_of(program_.type(piece));
+    const std::vector<FactorPlace> all = places_.places(piece);
+    std::vector<std::int64_t> strides;
+    for (std::size_t f = 0; f < pieces.size(); ++f) {
+      const auto at = std::ranges::find(factors, pieces[f]) - factors.begin();
+      strides.push_back(all[f].kind == FactorPlace::Kind::column ? step * all[f].place.inner
+                        : static_cast<std::size_t>(at) < own.size()
+                            ? own[static_cast<std::size_t>(at)]
+                            : 0);
+    }
+    store_tile(index, piece, strides, first * step);
+    first += require_extent(node.attr.dims[p], places_.sizes());
   }
 }
 

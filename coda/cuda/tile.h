@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "coda/check/places.h"
 #include "coda/cuda/arguments.h"
 #include "coda/cuda/element.h"
 #include "coda/cuda/maps.h"
 #include "coda/cuda/matrix.h"
+#include "coda/cuda/region.h"
 
 namespace coda::cuda {
 
@@ -75,9 +75,9 @@ class RowsText {
            Tiles tiles);
 
   // The field of struct Rows that holds a value without columns, as an expression.
-  std::string field(const Places& places, Value value, Lane lane);
+  std::string field(const Region& places, Value value, Lane lane);
   // A result without columns or without rows.
-  void store(const Places& places, std::size_t result, int tensor);
+  void store(const Region& places, std::size_t result, int tensor);
 
   std::string fields() const { return fields_; }
   std::string reads() const { return reads_; }        // of the fields, of row h
@@ -89,7 +89,7 @@ class RowsText {
   const Checked& checked_;
   Arguments& arguments_;
   std::span<const Layout> layouts_;
-  const Places* places_ = nullptr;  // of the space that asks
+  const Region* places_ = nullptr;  // of the space that asks
   ElementEmitter emitter_;
   Tiles tiles_;
   std::map<std::pair<std::int32_t, Lane>, std::string> names_;
@@ -107,20 +107,20 @@ class RowsText {
 
 // The elements of a head whose halves a space splits or joins; 0: none. Throws Refusal where the
 // split is another one.
-std::int64_t head_of(const Places& places);
+std::int64_t head_of(const Region& places);
 // The elements of a head that a space reduces for its elements; 0: none. Throws Refusal where they
 // are no multiple of 64.
-std::int64_t group_of(const Places& places);
+std::int64_t group_of(const Region& places);
 // Does a unit of the space leave nothing behind for the tile's later ones?
-bool has_lone_units(const Places& places);
+bool has_lone_units(const Region& places);
 // Does the space reduce blocks of 64 columns?
-bool has_row_blocks(const Places& places);
+bool has_row_blocks(const Region& places);
 // Chunks of a unit, of 16 columns (or of 16 low and 16 high ones).
 int chunks_of(const TileShape& shape);
 // This lane's first column in half g of chunk j of a unit, as an expression.
 std::string chunk_column(const TileShape& shape, const std::string& unit);
 
-SpaceText emit_space(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
-                     const TileShape& shape, RowsText& rows, std::size_t space_index);
+SpaceText emit_space(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
+                     const TileShape& shape, RowsText& rows);
 
 }  // namespace coda::cuda

@@ -8,8 +8,8 @@
 
 namespace coda::cuda {
 
-bool has_lone_units(const Places& places) {
-  return std::ranges::none_of(places.space().nodes, [&](int n) {
+bool has_lone_units(const Region& places) {
+  return std::ranges::none_of(places.nodes(), [&](int n) {
     const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];
     const OpClass kind = class_of(node.op);
     const bool reduces = kind == OpClass::reduce || kind == OpClass::block_reduce;
@@ -18,8 +18,8 @@ bool has_lone_units(const Places& places) {
   });
 }
 
-bool has_row_blocks(const Places& places) {
-  return std::ranges::any_of(places.space().nodes, [&](int n) {
+bool has_row_blocks(const Region& places) {
+  return std::ranges::any_of(places.nodes(), [&](int n) {
     const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];
     return class_of(node.op) == OpClass::block_reduce &&
            places.role_of(node.args[0], node.attr.axis) == Role::column;
@@ -92,6 +92,9 @@ TileText::Held TileText::lower_pick(Value value) {
   const Held ids = coerce(lower(node.args[1]), Lane::i64);
   if (operand.where != Where::chunk || operand.parts.size() != 1 || ids.where != Where::row) {
     refuse(value, "picks from heads");
+  }
+  if (!places_.is_whole()) {
+    refuse(value, "picks from a piece of the columns");
   }
   const std::string name = fresh_name(value_name(value));
   out_.state_fields += "      Picked " + name + "_picked;\n";
@@ -171,11 +174,12 @@ void TileText::store_column_blocks(std::size_t index, Value value) {
     out_.slots.push_back({});
   }
   SlotUse& use = out_.slots[static_cast<std::size_t>(slot)];
-  use.drain =
-      "      drain_columns<" + std::to_string(shape_.unit) + ", P::kSlotBytes / 4>(from, " +
-      arguments_.pointer(tensor) + ", " + arguments_.number(result.name + "_block", block_stride) +
-      ", " + arguments_.number(result.name + "_column", line->stride) + ", row, unit * " +
-      std::to_string(shape_.unit) + ", P::row_count(args, s), P::columns(args, s), lane_id);\n";
+  use.drain = "      drain_columns<" + std::to_string(shape_.unit) + ", P::kSlotBytes / 4>(from, " +
+              pointer_of(tensor, result.value, strides, result.name) + ", " +
+              arguments_.number(result.name + "_block", block_stride) + ", " +
+              arguments_.number(result.name + "_column", line->stride) + ", row, unit * " +
+              std::to_string(shape_.unit) +
+              ", P::row_count(args, s), P::columns(args, s), lane_id);\n";
   out_.after += "        // store " + result.name + "\n        put_column_sums(slot[" +
                 std::to_string(slot) + "] + warp * (P::kSlotBytes / 4), " + sums + ", lane_id);\n";
 }

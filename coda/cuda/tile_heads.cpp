@@ -21,15 +21,15 @@ bool stands_on(const Program& program, Value value, Value wanted) {
 }
 
 // The reductions of a space that its elements need again.
-std::vector<const Node*> group_reductions(const Places& places) {
+std::vector<const Node*> group_reductions(const Region& places) {
   const Program& program = places.program();
   std::vector<const Node*> found;
-  for (const int n : places.space().nodes) {
+  for (const int n : places.nodes()) {
     const Node& node = program.nodes()[static_cast<std::size_t>(n)];
     const OpClass kind = class_of(node.op);
     if (kind != OpClass::reduce && kind != OpClass::block_reduce) continue;
     if (places.role_of(node.args[0], node.attr.axis) != Role::column) continue;
-    const bool spread = std::ranges::any_of(places.space().nodes, [&](int other) {
+    const bool spread = std::ranges::any_of(places.nodes(), [&](int other) {
       const Node& each = program.nodes()[static_cast<std::size_t>(other)];
       return each.op == Op::spread && stands_on(program, each.args[0], node.results[0]);
     });
@@ -40,11 +40,12 @@ std::vector<const Node*> group_reductions(const Places& places) {
 
 }  // namespace
 
-std::int64_t head_of(const Places& places) {
+std::int64_t head_of(const Region& places) {
   std::int64_t head = 0;
-  for (const int n : places.space().nodes) {
+  for (const int n : places.nodes()) {
     const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];
     if (node.op != Op::split && node.op != Op::join) continue;
+    if (places.cuts(node) || places.joins(node)) continue;
     const Value whole = node.op == Op::split ? node.args[0] : node.results[0];
     if (places.role_of(whole, node.attr.axis) != Role::column) {
       throw Refusal{"`" + print_node(places.program(), static_cast<std::size_t>(n)) +
@@ -63,7 +64,7 @@ std::int64_t head_of(const Places& places) {
   return head;
 }
 
-std::int64_t group_of(const Places& places) {
+std::int64_t group_of(const Region& places) {
   std::int64_t group = 0;
   for (const Node* node : group_reductions(places)) {
     const std::optional<Place> place = places.column_place(node->attr.axis);

@@ -41,7 +41,8 @@ TileText::Held TileText::lower_parameter(Value value) {
   const auto [entry, fresh] = slots_.try_emplace(value.id);
   if (fresh) {
     const Lines lines = lines_of(value, strides_of(value.id), name);
-    entry->second = slots_for(name, value.id, dtype, lines, columns, true, false);
+    const std::int64_t offset = places_.offset(value, strides_of(value.id));
+    entry->second = slots_for(name, value.id, dtype, lines, offset, columns, true, false);
   }
   std::vector<std::string> reads;
   const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
@@ -65,9 +66,9 @@ TileText::Held TileText::lower_column_vector(Value value) {
   const std::optional<Line> line = line_of(factors);
   if (!line) refuse(value, "is no line in memory");
   const Lane lane = lane_of(dtype, real_);
-  const std::string pointer = arguments_.pointer(value.id);
   const std::string name = program_.value(value).name;
-  const std::string period = arguments_.number(name + "_period", line->period);
+  const std::string pointer = pointer_of(value.id, value, strides, name);
+  const std::string period = arguments_.number(name + "_period" + tag(), line->period);
   const std::int64_t half = shape_.head / 2;
   const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
   // Where a unit begins in the vector.
@@ -86,7 +87,7 @@ TileText::Held TileText::lower_column_vector(Value value) {
   std::vector<std::string> reads;
   if (line->stride == 1 && size_of(dtype) == 2 && is_float(dtype) && of_units &&
       line->period % 2 == 0 && layouts_[static_cast<std::size_t>(value.id)].alignment >= 4 &&
-      (passes_ == 0 || group_units() == 1)) {
+      places_.offset(value, strides) % 2 == 0 && (passes_ == 0 || group_units() == 1)) {
     const auto [entry, fresh] = columns_.try_emplace(value.id);
     const std::string chunks = std::to_string(chunks_of(shape_));
     for (int p = 0; p < parts && fresh; ++p) {
@@ -129,6 +130,10 @@ TileText::Lines TileText::lines_of(Value value, const std::vector<std::int64_t>&
     if (roles[f] != Role::column) continue;
     if (all[f].kind == FactorPlace::Kind::whole) {
       columns.push_back({{1, all[f].extent, 1}, strides[f]});
+    } else if (shape_.head != 0 && all[f].place.inner == 1 && all[f].place.extent > shape_.head &&
+               all[f].place.extent % shape_.head == 0) {
+      columns.push_back({{1, shape_.head, 1}, strides[f]});
+      heads.push_back({{1, all[f].place.extent / shape_.head, 1}, strides[f] * shape_.head});
     } else if (shape_.head != 0 && all[f].place.inner >= shape_.head) {
       Place place = all[f].place;
       place.inner /= shape_.head;
@@ -157,7 +162,8 @@ TileText::Lines TileText::lines_of(Value value, const std::vector<std::int64_t>&
 }
 
 std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType dtype,
-                                     const Lines& lines, Columns columns, bool load, bool store) {
+                                     const Lines& lines, std::int64_t offset, Columns columns,
+                                     bool load, bool store) {
   const Layout& layout = layouts_[static_cast<std::size_t>(tensor)];
   const int bytes = static_cast<int>(size_of(dtype));
   if (bytes != 2 && bytes != 4) {
@@ -165,20 +171,20 @@ std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType 
   }
   if (!is_float(dtype)) throw Refusal{"`" + name + "` is " + std::string(coda::name_of(dtype))};
   const std::int64_t row_stride = lines.rows.period == 1 ? 16 / bytes * 8 : lines.rows.stride;
-  if (const auto why = alignment_refusal(layout, 0, row_stride, dtype)) {
+  if (const auto why = alignment_refusal(layout, offset, row_stride, dtype)) {
     throw Refusal{"`" + name + "` " + *why};
   }
   const bool heads = shape_.head != 0;
   const bool whole_heads = heads && columns == Columns::all;
   if (whole_heads && bytes == 4) throw Refusal{"`" + name + "` has heads in f32"};
   if (whole_heads) {
-    if (const auto why =
-            alignment_refusal(layout, 0, lines.head_stride == 0 ? 64 : lines.head_stride, dtype)) {
+    if (const auto why = alignment_refusal(
+            layout, offset, lines.head_stride == 0 ? 64 : lines.head_stride, dtype)) {
       throw Refusal{"`" + name + "` " + *why};
     }
   }
   // The map.
-  MapSpec map{tensor, 0, dtype, {}, 128, store ? 256 : 128};
+  MapSpec map{tensor, offset, dtype, {}, 128, store ? 256 : 128};
   std::string coordinates, call = "";
   const std::string row =
       lines.rows.period == places_.rows()
@@ -245,6 +251,18 @@ std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType 
     slots.push_back(slot);
   }
   return slots;
+}
+
+std::string TileText::tag() const {
+  return places_.is_whole() ? "" : "_" + std::to_string(places_.number());
+}
+
+std::string TileText::pointer_of(int tensor, Value value, const std::vector<std::int64_t>& strides,
+                                 const std::string& name) {
+  const std::string pointer = arguments_.pointer(tensor);
+  if (!places_.is_cut(value)) return pointer;
+  return pointer + " + " +
+         arguments_.number(name + "_first" + tag(), places_.offset(value, strides));
 }
 
 std::string TileText::read_slots(const std::vector<int>& slots, DType dtype, int part) {

@@ -141,7 +141,7 @@ Emitted RowsText::shared_sum(ElementEmitter& emitter, Value value, const Coordin
   return Emitted{name, Lane::f32, emitter.depth()};
 }
 
-std::string RowsText::field(const Places& places, Value value, Lane lane) {
+std::string RowsText::field(const Region& places, Value value, Lane lane) {
   places_ = &places;
   const std::size_t space = places.space_index();
   // Truth values wait as numbers.
@@ -177,9 +177,10 @@ bool RowsText::holds(Value wanted) const {
       names_, [&](const auto& each) { return stands_on(stands_on, Value{each.first.first}); });
 }
 
-void RowsText::store(const Places& places, std::size_t index, int tensor) {
+void RowsText::store(const Region& places, std::size_t index, int tensor) {
   places_ = &places;
   const std::size_t space = places.space_index();
+  const std::string number = std::to_string(places.number());
   const Program& program = checked_.program();
   const Result& result = program.results()[index];
   const std::string element(element_of(result.type.dtype));
@@ -219,15 +220,14 @@ void RowsText::store(const Places& places, std::size_t index, int tensor) {
   if (by_row && holds(result.value)) {
     const Coordinates at = emitter_.in_space(checked_, space, result.value, {"row", 1}, {"0LL", 0});
     put(emitter_, emitter_.value(result.value, at, lane).text, {"row", 1}, {"0LL", 0},
-        std::string("if (") +
-            (tiles_ == Tiles::of_all ? "" : "s == " + std::to_string(space) + " && ") +
+        std::string("if (") + (tiles_ == Tiles::of_all ? "" : "s == " + number + " && ") +
             "first && lane_id % 4 == 0 && first_row + h * 8 < count) ");
     return;
   }
   // Not a part of the tiles: the store warps compute it before the first tile.
   ElementEmitter emitter(program, arguments_, Precision::exact);
   emitter.open("for (long long at = thread; at < " + std::string(by_row ? "row_count" : "columns") +
-               "(args, " + std::to_string(space) + "); at += threads)");
+               "(args, " + number + "); at += threads)");
   const Coordinate here{"at", 1}, none{"0LL", 0};
   const Coordinate& row = by_row ? here : none;
   const Coordinate& column = by_row ? none : here;

@@ -12,8 +12,8 @@ namespace coda::cuda {
 
 class TileText {
  public:
-  TileText(const Places& places, std::span<const Layout> layouts, Arguments& arguments,
-           const TileShape& shape, RowsText& rows, std::size_t space_index);
+  TileText(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
+           const TileShape& shape, RowsText& rows);
   SpaceText run();
 
  private:
@@ -61,7 +61,12 @@ class TileText {
   std::string value_name(Value value);
 
   void store_result(std::size_t result);
-  void store_tile(std::size_t result, const Held& held);
+  // A value of the tile into the result's tensor, whose strides of the value's factors are given,
+  // from element `offset` on.
+  void store_tile(std::size_t result, Value value, const std::vector<std::int64_t>& strides,
+                  std::int64_t offset);
+  void store_joined(std::size_t result);
+  bool joins_columns(Value value) const;
   void store_row_blocks(std::size_t result, const Held& held, Value reduction);
   void store_column_blocks(std::size_t result, Value reduction);
   void store_picked(std::size_t result, const Held& held);
@@ -75,7 +80,7 @@ class TileText {
   Lines lines_of(Value value, const std::vector<std::int64_t>& strides, const std::string& name);
   // Slots that hold a unit of it, filled and stored under the number of a new map.
   std::vector<int> slots_for(const std::string& name, int tensor, DType dtype, const Lines& lines,
-                             Columns columns, bool load, bool store);
+                             std::int64_t offset, Columns columns, bool load, bool store);
   // Part `part` of half g of a chunk, as an expression; and what puts one there.
   std::string read_slots(const std::vector<int>& slots, DType dtype, int part);
   void write_slots(const std::vector<int>& slots, DType dtype, int part, const std::string& value);
@@ -86,15 +91,18 @@ class TileText {
   std::string row_field(Value value, Lane lane);
 
   std::string comment(Value value) const;
+  // A tensor's first element of the region, as an expression.
+  std::string pointer_of(int tensor, Value value, const std::vector<std::int64_t>& strides,
+                         const std::string& name);
+  std::string tag() const;  // of names of numbers that the region's columns change
   std::string masked(const std::string& part, Value value, const char* identity, bool rows);
 
-  const Places& places_;
+  const Region& places_;
   const Program& program_;
   std::span<const Layout> layouts_;
   Arguments& arguments_;
   TileShape shape_;
   RowsText& rows_;
-  std::size_t space_;
   Lane real_ = Lane::f32;
   Precision precision_;
   SpaceText out_;
