@@ -389,7 +389,11 @@ struct Gemm {
         if (w.parts > 0) add_parts(args, acc, w, me, thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
       const int next = t + workers();
-      const bool paced = P::kPaced && next < args.works && work_words(args, next).tile != ~0u;
+      // NOTE: a part of a tile has too few steps to wait for.
+      const WorkWords after = work_words(args, P::kPaced && next < args.works ? next : t);
+      const int steps = P::kSplit ? static_cast<int>(after.k1 - after.k0) : k_count;
+      const bool paced = P::kPaced && next < args.works && after.tile != ~0u &&
+                         steps * 16 >= static_cast<int>(args.pace) * kUnits * kRowHalves;
       if constexpr (P::kJoined) {
         unsigned at = position;
 #pragma unroll
