@@ -3,11 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <thread>
 
+#include "coda/check/bind.h"
 #include "coda/program/builder.h"
+#include "coda/program/library.h"
+#include "coda/program/text.h"
 #include "coda/reference/reference.h"
+#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 namespace {
@@ -27,6 +32,59 @@ class Counting final : public Backend {
   mutable int compiled = 0;
 
  private:
+  std::unique_ptr<Backend> inner_ = reference::backend();
+};
+
+// The reference backend, which asks for rows of a multiple of 32 bytes, and compares the strides of
+// each run with those that it was asked to expect.
+class Padded final : public Backend {
+ public:
+  std::string_view name() const override { return "padded"; }
+  std::optional<std::string> refusal(const Checked& program, const Sizes& sizes) const override {
+    return inner_->refusal(program, sizes);
+  }
+  Kernel compile(const Checked& program, const Sizes& sizes) const override {
+    return inner_->compile(program, sizes);
+  }
+  std::vector<Kernel> compile_all(std::span<const Request> requests) const override {
+    std::vector<Kernel> kernels;
+    for (const Request& each : requests) {
+      kernels.push_back(expecting(each, compile(each.program, each.sizes)));
+    }
+    return kernels;
+  }
+  std::int64_t row_pitch(std::int64_t bytes) const override { return (bytes + 31) / 32 * 32; }
+
+  mutable int padded = 0;  // tensors with gaps, of all runs
+
+ private:
+  Kernel expecting(const Request& request, Kernel kernel) const {
+    const Program& program = request.program.program();
+    const Sizes sizes = bind_sizes(program, request.sizes);
+    std::vector<Tensor> expected = request.params;
+    expected.insert(expected.end(), request.results.begin(), request.results.end());
+    std::vector<Type> types;
+    for (const Param& param : program.params()) types.push_back(param.type);
+    for (const Result& result : program.results()) types.push_back(result.type);
+    if (expected.empty()) {
+      for (const Type& type : types) {
+        expected.push_back(dense(nullptr, type.dtype, shape_of(type, sizes)));
+      }
+    }
+    const auto run = [this, kernel, expected, types, sizes](auto params, auto results,
+                                                            auto scratch) {
+      std::vector<Tensor> tensors(params.begin(), params.end());
+      tensors.insert(tensors.end(), results.begin(), results.end());
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        EXPECT_EQ(factor_strides(types[i], tensors[i], sizes),
+                  factor_strides(types[i], expected[i], sizes));
+        padded += tensors[i].is_dense() ? 0 : 1;
+      }
+      kernel.run(params, results, scratch);
+    };
+    return Kernel(Kernel::HostRun(run), kernel.scratch_bytes(), kernel.note());
+  }
+
   std::unique_ptr<Backend> inner_ = reference::backend();
 };
 
@@ -301,6 +359,96 @@ TEST(Executable, ALoopThatDoesNotFitTogetherIsOurFault) {
   Schedule once = looped(2);
   once.steps[2].loop = -1;  // adds into a result that does not accumulate
   EXPECT_THROW(compile(once), InternalError);
+}
+
+// ---- rows with gaps ----
+
+TEST(Executable, RowsAreAsFarApartAsSuitsTheBackend) {
+  const Padded backend;
+  const Executable executable(chain(3), backend, kSizes);
+  EXPECT_EQ(executable.scratch_bytes(), 3 * 128u);  // three rows of 32 bytes, in lines of 64
+  const Matrix x(3, 5, 1), y(3, 5, 0);
+  run(executable, {x.tensor()}, {y.tensor()});
+  for (std::int64_t i = 0; i < 15; ++i) EXPECT_EQ(y[i], (8 + 2) * x[i]);
+  EXPECT_EQ(backend.padded, 7);  // all but x and y
+}
+
+TEST(Executable, ExpectsTheStridesThatWereSaid) {
+  const Padded backend;
+  const Executable executable(chain(1), backend, kSizes, {{"x", {9, 1}}, {"y", {1, 3}}});
+  const Matrix x(3, 9, 1), y(5, 3, 0);
+  Tensor transposed = y.tensor();
+  transposed.shape = {3, 5};
+  transposed.strides = {1, 3};
+  run(executable, {columns(x, 0, 5)}, {transposed});
+  for (std::int64_t i = 0; i < 15; ++i) EXPECT_EQ(y[i], 4 * x[9 * (i % 3) + i / 3]);
+  EXPECT_THROW(Executable(chain(1), backend, kSizes, {{"x", {1}}}), InternalError);
+}
+
+TEST(Executable, RowsWithGapsInLoops) {
+  for (const std::int64_t n : {0, 1, 4, 7, 9}) {
+    SCOPED_TRACE(n);
+    const Padded backend;
+    const Executable executable(looped(4), backend, {{"M", 5}, {"N", n}});
+    const Matrix x(n, 5, 1), y(n, 5, -1), s(5, 1, 7);
+    Tensor sums = s.tensor();
+    sums.shape = {5};
+    sums.strides = {1};
+    run(executable, {x.tensor()}, {y.tensor(), sums});
+    for (std::int64_t i = 0; i < 5 * n; ++i) EXPECT_EQ(y[i], 20 * x[i]);
+    for (std::int64_t m = 0; m < 5; ++m) {
+      float sum = 0;
+      for (std::int64_t i = 0; i < n; ++i) sum += 2 * x[5 * i + m];
+      EXPECT_EQ(s[m], sum);
+    }
+    EXPECT_EQ(backend.padded > 0, n > 1);
+  }
+}
+
+// A training step whose loop passes on [tokens, classes of the chunk], with a smaller last chunk.
+TEST(Executable, RowsWithGapsGiveTheSame) {
+  const Program block = parse(*embedded_program("head.coda"), "head.coda").find("head");
+  const Sizes sizes = {{"M", 7}, {"D", 66}, {"V", 1001}};
+  const Rewritten made =
+      rewrite(block, {.wrt = {"h", "gamma", "w"}}, {.memory = 0, .sizes = sizes});
+  const Schedule& schedule = made.backward->schedule;
+  ASSERT_EQ(schedule.loops.size(), 1u);
+  const auto results_on = [&](const Backend& backend) {
+    const Executable executable(schedule, backend, sizes);
+    std::vector<OwnedTensor> tensors;
+    std::vector<Tensor> params, results;
+    for (const Param& param : schedule.params) {
+      const Tensor& tensor =
+          tensors.emplace_back(param.type.dtype, shape_of(param.type, sizes)).tensor();
+      for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+        const double number = is_float(tensor.dtype)
+                                  ? static_cast<double>(i * 37 % 101) / 256 - 0.125
+                                  : static_cast<double>(i * 137 % 1000 + 1);
+        store(tensor.dtype, tensor.data, i, number);
+      }
+      params.push_back(tensor);
+    }
+    for (const Result& result : schedule.results) {
+      results.push_back(
+          tensors.emplace_back(result.type.dtype, shape_of(result.type, sizes)).tensor());
+    }
+    run(executable, params, results);
+    std::vector<double> all;
+    for (const Tensor& tensor : results) {
+      for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+        all.push_back(load(tensor.dtype, tensor.data, i));
+      }
+    }
+    return all;
+  };
+  const Padded backend;
+  const std::vector<double> padded = results_on(backend), plain = results_on(*reference::backend());
+  ASSERT_EQ(padded.size(), plain.size());
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(plain[i]));
+    ASSERT_EQ(padded[i], plain[i]) << i;
+  }
+  EXPECT_GT(backend.padded, 0);
 }
 
 }  // namespace

@@ -63,16 +63,22 @@ class Backend {
   virtual std::optional<std::string> refusal(const Checked& program, const Sizes& sizes) const = 0;
   // Throws Unsupported with the refusal.
   virtual Kernel compile(const Checked& program, const Sizes& sizes) const = 0;
-  // The same of several, in their order; for backends that compile them beside one another.
+  // The same of several, in their order; for backends that compile them beside one another. Tensors
+  // of the strides that the runs to come will have, without data; none: they will be dense. Runs
+  // with others work too, after what the backend must do for them first.
   struct Request {
     Checked program;
     Sizes sizes;
+    std::vector<Tensor> params = {}, results = {};
   };
   virtual std::vector<Kernel> compile_all(std::span<const Request> requests) const {
     std::vector<Kernel> kernels;
     for (const Request& each : requests) kernels.push_back(compile(each.program, each.sizes));
     return kernels;
   }
+  // From one row to the next of a matrix whose rows have so many bytes: what suits it best, for
+  // whoever may choose.
+  virtual std::int64_t row_pitch(std::int64_t bytes) const { return bytes; }
   // Where its kernels' tensors and scratch live.
   virtual Memory memory() const { return host_memory(); }
 };

@@ -53,7 +53,7 @@ Tensor Executable::tensor(const Slot& slot, std::int64_t first, const Bound& bou
       tensor = bound.results[slot.index];
       break;
     case Slot::Kind::arena:
-      tensor = dense(bound.scratch.data() + slot.offset, slot.dtype, slot.shape);
+      tensor = {bound.scratch.data() + slot.offset, slot.dtype, slot.shape, slot.strides};
       break;
   }
   if (!slot.rows) return tensor;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,8 +18,14 @@ namespace coda {
 // scratch.
 class Executable {
  public:
-  // Checks and compiles every step (equal steps once). Throws ProgramError or Unsupported.
-  Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes);
+  // Strides in elements of parameters and results by name, an entry for each dim.
+  using Strides = std::map<std::string, std::vector<std::int64_t>>;
+
+  // Checks and compiles every step (equal steps once). `expected`: of tensors that will not be
+  // dense; others work too, after what the backend must do for them first. Throws ProgramError or
+  // Unsupported.
+  Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes,
+             const Strides& expected = {});
 
   std::size_t scratch_bytes() const { return scratch_bytes_; }
   // Tensors in the order of the schedule's params and results; they and the scratch lie in the
@@ -44,6 +51,7 @@ class Executable {
     std::size_t offset = 0;  // arena, bytes
     DType dtype = DType::f32;
     std::vector<std::int64_t> shape = {};
+    std::vector<std::int64_t> strides = {};  // arena
     bool rows = false;  // as many rows of it as `shape` has, from the chunk's first on
   };
   struct Call {

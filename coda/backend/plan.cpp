@@ -2,7 +2,7 @@
 //
 // What lives between steps shares one arena: a range is free again after the last step that reads
 // it. In a loop that is so within one chunk; what comes from outside or leaves the loop keeps its
-// place until the loop is over.
+// place until the loop is over. Rows of a matrix are as far apart as suits the backend.
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -16,8 +16,9 @@ namespace coda {
 
 class Executable::Planner {
  public:
-  Planner(const Schedule& schedule, const Backend& backend, const Sizes& sizes, Executable& to)
-      : schedule_(schedule), backend_(backend), sizes_(sizes), to_(to) {}
+  Planner(const Schedule& schedule, const Backend& backend, const Sizes& sizes,
+          const Strides& expected, Executable& to)
+      : schedule_(schedule), backend_(backend), sizes_(sizes), expected_(expected), to_(to) {}
 
   void plan() {
     to_.name_ = schedule_.name;
@@ -31,7 +32,17 @@ class Executable::Planner {
           result.store == Store::accumulate;
       to_.results_.push_back({result.name, result.type.dtype, shape_of(result.type, sizes_)});
     }
+    for (const auto* tensors : {&to_.params_, &to_.results_}) {
+      for (const Expected& each : *tensors) {
+        const auto own = expected_.find(each.name);
+        if (own == expected_.end() || own->second.size() == each.shape.size()) continue;
+        throw InternalError("strides of `" + each.name + "` of " + to_.name_ + " are " +
+                            std::to_string(own->second.size()) + ", and it has " +
+                            std::to_string(each.shape.size()) + " dims");
+      }
+    }
     live_ranges();
+    find_rows();
     for (std::size_t i = 0; i < schedule_.steps.size();) {
       const int loop = schedule_.steps[i].loop;
       const std::size_t end = loop < 0 ? i + 1 : end_of(i);
@@ -125,11 +136,54 @@ class Executable::Planner {
     }
   }
 
+  // How many of the last factors of each tensor form a row: as many as stand in the last dim of
+  // every type that it is stored and read as, or in as few of the last dims as all types can.
+  void find_rows() {
+    std::map<std::string, std::set<std::size_t>> borders;
+    const auto meet = [&](const std::string& name, const Type& type) {
+      std::set<std::size_t> own;
+      std::size_t factors = 0;
+      for (std::size_t d = type.dims.size(); d-- > 1;) {
+        own.insert(factors += type.dims[d].factors.size());
+      }
+      const auto [known, is_new] = borders.emplace(name, own);
+      if (!is_new) std::erase_if(known->second, [&](std::size_t at) { return !own.contains(at); });
+    };
+    for (const Step& step : schedule_.steps) {
+      for (std::size_t i = 0; i < std::min(step.inputs.size(), step.program.params().size()); ++i) {
+        meet(step.inputs[i], step.program.params()[i].type);
+      }
+      const auto results = step.program.results();
+      for (std::size_t i = 0; i < std::min(step.outputs.size(), results.size()); ++i) {
+        meet(step.outputs[i], results[i].type);
+      }
+    }
+    for (const auto& [name, own] : borders) {
+      if (!own.empty()) row_factors_[name] = *own.begin();
+    }
+  }
+
+  // Of a tensor in the arena.
+  std::vector<std::int64_t> strides_of(const std::string& name, const Type& type,
+                                       const std::vector<std::int64_t>& shape) const {
+    std::vector<std::int64_t> strides = dense_strides(shape);
+    const auto factors = row_factors_.find(name);
+    if (factors == row_factors_.end()) return strides;
+    const auto size = static_cast<std::int64_t>(size_of(type.dtype));
+    std::size_t first = type.dims.size(), in_row = 0;
+    while (in_row < factors->second) in_row += type.dims[--first].factors.size();
+    const std::int64_t row = strides[first - 1];
+    const std::int64_t pitch = (backend_.row_pitch(row * size) + size - 1) / size;
+    for (std::size_t d = 0; d < first; ++d) strides[d] = strides[d] / row * pitch;
+    return strides;
+  }
+
   Slot slot_of(const Step& step, const std::string& name, const Place& place, const Type& type,
                const Sizes& sizes) {
     Slot slot = place.slot;
     slot.dtype = type.dtype;
     slot.shape = shape_of(type, sizes);
+    slot.strides = strides_of(name, type, slot.shape);
     if (step.loop < 0 || place.chunk_of == step.loop) return slot;
     const std::string& dim = loop_of(step).dim;
     std::set<std::string> names;
@@ -167,7 +221,10 @@ class Executable::Planner {
     Place& place = places_[name];
     place.dtype = type.dtype;
     place.factors = factors_of(type);
-    place.bytes = static_cast<std::size_t>(elements_of(type, sizes)) * size_of(type.dtype);
+    const std::vector<std::int64_t> shape = shape_of(type, sizes);
+    std::int64_t elements = elements_of(type, sizes);
+    if (!shape.empty()) elements = std::max(elements, strides_of(name, type, shape)[0] * shape[0]);
+    place.bytes = static_cast<std::size_t>(elements) * size_of(type.dtype);
     place.slot.offset = arena_.take(place.bytes);
     return place;
   }
@@ -211,7 +268,7 @@ class Executable::Planner {
   void add(std::size_t index, const Sizes& sizes) {
     const Step& step = schedule_.steps[index];
     to_.calls_.push_back(call(step, sizes));
-    to_.calls_.back().kernel = kernel_of(step.program, sizes);
+    set_kernel(to_.calls_.back(), step.program, sizes);
     // NOTE: outputs are placed before inputs are freed, so that no kernel writes over what it
     // reads.
     release_after(step, index);
@@ -250,13 +307,14 @@ class Executable::Planner {
         Slot slot = place.slot;
         slot.dtype = result.type.dtype;
         slot.shape = shape_of(result.type, sizes_);
+        slot.strides = strides_of(name, result.type, slot.shape);
         made.zeroed.push_back(std::move(slot));
       }
     }
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = schedule_.steps[i];
       to_.calls_.push_back(call(step, chunk));
-      if (made.extent > 0) to_.calls_.back().kernel = kernel_of(step.program, chunk);
+      if (made.extent > 0) set_kernel(to_.calls_.back(), step.program, chunk);
       release_after(step, i);
     }
     if (made.extent > 0 && made.extent % made.chunk != 0) {
@@ -278,13 +336,17 @@ class Executable::Planner {
   // The call of a step for the last chunk, at the same places.
   Call smaller(const Step& step, const Call& full, const Sizes& sizes) {
     Call call = full;
+    const auto shrink = [&](Slot& slot, const std::string& name, const Type& type) {
+      slot.shape = shape_of(type, sizes);
+      slot.strides = strides_of(name, type, slot.shape);
+    };
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-      call.inputs[i].shape = shape_of(step.program.params()[i].type, sizes);
+      shrink(call.inputs[i], step.inputs[i], step.program.params()[i].type);
     }
     for (std::size_t i = 0; i < call.outputs.size(); ++i) {
-      call.outputs[i].shape = shape_of(step.program.results()[i].type, sizes);
+      shrink(call.outputs[i], step.outputs[i], step.program.results()[i].type);
     }
-    call.kernel = kernel_of(step.program, sizes);
+    set_kernel(call, step.program, sizes);
     return call;
   }
 
@@ -301,17 +363,49 @@ class Executable::Planner {
     }
   }
 
-  // The index of what runs it; compiled once everything has its place.
-  std::size_t kernel_of(const Program& program, const Sizes& sizes) {
+  // What a run will pass, without data.
+  Tensor expected(const Slot& slot) const {
+    if (slot.kind == Slot::Kind::arena) return {nullptr, slot.dtype, slot.shape, slot.strides};
+    const auto& given = slot.kind == Slot::Kind::param ? to_.params_ : to_.results_;
+    const Expected& whole = given[slot.index];
+    Tensor tensor = dense(nullptr, whole.dtype, whole.shape);
+    if (const auto own = expected_.find(whole.name); own != expected_.end()) {
+      tensor.strides = own->second;
+    }
+    if (slot.rows) tensor.shape[0] = slot.shape[0];
+    return tensor;
+  }
+
+  // Equal programs for equal sizes and strides have one kernel, compiled once everything has its
+  // place.
+  void set_kernel(Call& call, const Program& program, const Sizes& sizes) {
     Wanted now{.program = nameless(program), .sizes = bind_sizes(program, sizes)};
+    std::vector<Tensor> params, results;
+    bool is_dense = true;
+    const auto add = [&](std::vector<Tensor>& tensors, const Slot& slot, const Type& type) {
+      const Tensor& tensor = tensors.emplace_back(expected(slot));
+      const Tensor plain = dense(nullptr, type.dtype, shape_of(type, now.sizes));
+      now.strides.push_back(factor_strides(type, tensor, now.sizes));
+      is_dense = is_dense && now.strides.back() == factor_strides(type, plain, now.sizes);
+    };
+    for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+      add(params, call.inputs[i], program.params()[i].type);
+    }
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      add(results, call.outputs[i], program.results()[i].type);
+    }
     auto& same = wanted_[now.program.hash()];
     for (const Wanted& known : same) {
-      if (known.sizes == now.sizes && known.program == now.program) return known.kernel;
+      if (known.sizes == now.sizes && known.strides == now.strides &&
+          known.program == now.program) {
+        call.kernel = known.kernel;
+        return;
+      }
     }
-    now.kernel = requests_.size();
-    requests_.push_back({check(program), now.sizes});
+    if (is_dense) params.clear(), results.clear();
+    call.kernel = now.kernel = requests_.size();
+    requests_.push_back({check(program), now.sizes, std::move(params), std::move(results)});
     same.push_back(std::move(now));
-    return same.back().kernel;
   }
 
   static constexpr std::size_t kReleased = static_cast<std::size_t>(-1);
@@ -319,23 +413,27 @@ class Executable::Planner {
   struct Wanted {
     Program program;  // nameless
     Sizes sizes;
+    std::vector<std::vector<std::int64_t>> strides;  // of the factors of each tensor
     std::size_t kernel = 0;
   };
 
   const Schedule& schedule_;
   const Backend& backend_;
   const Sizes& sizes_;
+  const Strides& expected_;
   Executable& to_;
   Arena arena_;
   std::map<std::string, Place> places_;
   std::map<std::string, std::size_t> last_use_;
+  std::map<std::string, std::size_t> row_factors_;
   std::set<std::string> leaves_;  // of a loop: what is not of one chunk alone
   std::unordered_map<std::size_t, std::vector<Wanted>> wanted_;
   std::vector<Backend::Request> requests_;
 };
 
-Executable::Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes) {
-  Planner(schedule, backend, sizes, *this).plan();
+Executable::Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes,
+                       const Strides& expected) {
+  Planner(schedule, backend, sizes, expected, *this).plan();
 }
 
 }  // namespace coda

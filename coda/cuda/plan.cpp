@@ -48,4 +48,11 @@ std::vector<Layout> layouts_of(const Program& program, const Sizes& sizes,
   return layouts;
 }
 
+std::int64_t aligned_pitch(std::int64_t bytes) {
+  constexpr std::int64_t kNarrow = 128, kWide = 2048, kStep = 16, kLine = 128;
+  if (bytes < kNarrow || bytes % kStep == 0) return bytes;
+  const std::int64_t step = bytes < kWide ? kStep : kLine;
+  return (bytes + step - 1) / step * step;
+}
+
 }  // namespace coda::cuda

@@ -20,8 +20,8 @@ namespace coda::cuda {
 // What kernels are made for.
 struct Target {
   std::string architecture = "sm_90a";
-  int processors = 132;             // streaming multiprocessors
-  std::int64_t shared = 232448;     // bytes of shared memory that a block may ask for
+  int processors = 132;          // streaming multiprocessors
+  std::int64_t shared = 232448;  // bytes of shared memory that a block may ask for
   bool operator==(const Target&) const = default;
 };
 
@@ -39,6 +39,10 @@ std::vector<Layout> dense_layouts(const Program& program, const Sizes& sizes);
 std::vector<Layout> layouts_of(const Program& program, const Sizes& sizes,
                                std::span<const Tensor> params, std::span<const Tensor> results);
 
+// From one row of so many bytes to the next, where that may be chosen: rows that the copy engine
+// can read, wide ones from a line of the cache on. Rows too narrow to be worth it stay dense.
+std::int64_t aligned_pitch(std::int64_t bytes);
+
 // A tensor map of the copy engine (TMA). Axes innermost first; axis 0 has stride 1.
 struct MapSpec {
   struct Axis {
@@ -47,12 +51,12 @@ struct MapSpec {
     std::int64_t box = 1;
     bool operator==(const Axis&) const = default;
   };
-  int tensor = 0;            // a parameter; results follow the parameters
-  std::int64_t offset = 0;   // elements from the tensor's first one
+  int tensor = 0;           // a parameter; results follow the parameters
+  std::int64_t offset = 0;  // elements from the tensor's first one
   DType dtype = DType::bf16;
-  std::vector<Axis> axes;    // 2 … 5
-  int swizzle = 128;         // bytes; 0: none
-  int promotion = 256;       // bytes that L2 fetches at once; 0: none
+  std::vector<Axis> axes;  // 2 … 5
+  int swizzle = 128;       // bytes; 0: none
+  int promotion = 256;     // bytes that L2 fetches at once; 0: none
 };
 
 // One 8-byte word of a kernel's argument.
@@ -86,8 +90,9 @@ struct Plan {
   std::string path;  // "gemm 128x192", "stream", "general"
   std::string page;  // CUDA C++; the files of coda/device may be included by their names
   std::vector<Launch> launches;  // in order, on one stream; none: nothing to do
-  std::vector<std::vector<std::uint32_t>> tables;  // what the host computes once: the order of tiles
-  std::int64_t workspace = 0;    // bytes
+  // What the host computes once: the order of tiles.
+  std::vector<std::vector<std::uint32_t>> tables;
+  std::int64_t workspace = 0;      // bytes
   std::vector<std::string> notes;  // candidates refused, and why; slow paths taken, and why
 };
 
