@@ -48,6 +48,9 @@ TileText::TileText(const Region& places, std::span<const Layout> layouts, Argume
       precision_(precision_of(places.program())) {
   if (real_lane(program_) != Lane::f32) throw Refusal{"f64"};
   find_groups();
+  paired_ = std::ranges::any_of(places_.nodes(), [&](int n) {
+    return is_pair(program_.nodes()[static_cast<std::size_t>(n)]);
+  });
   // The names that the page has already.
   for (const Op op : all_ops()) taken_.insert(std::string(coda::name_of(op)));
   for (const char* name : {"acc",
@@ -59,6 +62,7 @@ TileText::TileText(const Region& places, std::span<const Layout> layouts, Argume
                            "column_of",
                            "column_sum",
                            "columns",
+                           "even_columns",
                            "exact",
                            "fast",
                            "first",
@@ -73,8 +77,12 @@ TileText::TileText(const Region& places, std::span<const Layout> layouts, Argume
                            "lane",
                            "lane_id",
                            "load_column",
+                           "load_halves",
                            "load_pairs",
+                           "load_singles",
                            "matrices",
+                           "odd_columns",
+                           "pair_columns",
                            "pairs",
                            "part",
                            "quad_sum",
@@ -89,6 +97,7 @@ TileText::TileText(const Region& places, std::span<const Layout> layouts, Argume
                            "slot",
                            "state",
                            "unpacked",
+                           "uniform_tile",
                            "unit",
                            "warp"}) {
     taken_.insert(name);
@@ -142,6 +151,7 @@ bool TileText::on_tile(Value value) const {
 
 TileText::Columns TileText::columns_of(Value value) const {
   bool any = false, half = false, each = false;
+  std::int64_t innermost = 0;
   const std::vector<Role>& roles = places_.checked().roles(places_.space_index(), value);
   const std::vector<FactorPlace> all = places_.places(value);
   for (std::size_t f = 0; f < all.size(); ++f) {
@@ -152,10 +162,18 @@ TileText::Columns TileText::columns_of(Value value) const {
       half = true;
     } else if (all[f].kind == FactorPlace::Kind::column && all[f].place.extent > 1) {
       const Place place = all[f].place;
+      if (innermost == 0 || place.inner < innermost) innermost = place.inner;
       each = each || shape_.group == 0 || place.inner * place.block % shape_.group != 0;
     }
   }
   if (half) return Columns::half;
+  if (paired_ && innermost % 2 == 0) {
+    const bool even = std::ranges::all_of(all, [](const FactorPlace& one) {
+      return one.kind != FactorPlace::Kind::column || one.place.extent == 1 ||
+             one.place.inner % 2 == 0;
+    });
+    if (even && innermost == 2) return Columns::pairs;
+  }
   if (any && !each && shape_.group != 0) return Columns::groups;
   return any ? Columns::all : Columns::none;
 }
@@ -242,10 +260,20 @@ TileText::Held TileText::lower_node(Value value) {
   switch (node.op) {
     case Op::index:
       return lower_index(value);
+    case Op::uniform:
+      return lower_uniform(value);
     case Op::split: {
       const Held whole = lower(node.args[0]);
       // The region's piece.
       if (places_.cuts(node)) return whole;
+      if (is_pair(node)) {
+        for (std::size_t p = 0; p < 2; ++p) {
+          memo_[node.results[p].id] =
+              name_parts(node.results[p], whole.where, whole.lane,
+                         {(p == 0 ? "even_columns(" : "odd_columns(") + whole.parts[0] + ")"});
+        }
+        return memo_[value.id];
+      }
       for (std::size_t p = 0; p < node.results.size(); ++p) {
         memo_[node.results[p].id] = {whole.where, whole.lane, {whole.parts[p]}};
       }
@@ -254,6 +282,11 @@ TileText::Held TileText::lower_node(Value value) {
     case Op::join: {
       const Held low = lower(node.args[0]), high = lower(node.args[1]);
       const Lane lane = lane_of(program_, value, real_);
+      if (is_pair(node)) {
+        return name_parts(value, Where::chunk, lane,
+                          {"pair_columns(" + coerce(low, lane).parts[0] + ", " +
+                           coerce(high, lane).parts[0] + ")"});
+      }
       return {Where::chunk, lane, {coerce(low, lane).parts[0], coerce(high, lane).parts[0]}};
     }
     case Op::as:
@@ -307,6 +340,37 @@ TileText::Held TileText::lower_index(Value value) {
     refuse(value, "is an index of heads");
   }
   return name_parts(value, Where::chunk, Lane::i64, {"column_index(column)"});
+}
+
+// By position: the row-major index of the whole value.
+TileText::Held TileText::lower_uniform(Value value) {
+  std::vector<PlacedFactor> rows, columns;
+  const std::vector<FactorPlace> all = places_.places(value);
+  std::int64_t stride = 1;
+  for (std::size_t f = all.size(); f-- > 0;) {
+    if (all[f].kind == FactorPlace::Kind::row) rows.push_back({all[f].place, stride});
+    if (all[f].kind == FactorPlace::Kind::column) columns.push_back({all[f].place, stride});
+    if (all[f].kind == FactorPlace::Kind::whole && all[f].extent > 1) {
+      refuse(value, "has other dimensions");
+    }
+    stride *= all[f].extent;
+  }
+  const std::optional<Line> row = line_of(rows), column = line_of(columns);
+  if (!row || !column || row->period != places_.rows() || column->period != places_.columns() ||
+      !places_.is_whole()) {
+    refuse(value, "has its positions in another order");
+  }
+  const Held seed = coerce(lower(node_of(value).args[0]), Lane::i64);
+  if (seed.where != Where::row) refuse(value, "has a seed for each element");
+  const std::string name = "uniform_" + std::to_string(value.id);
+  const std::string steps = arguments_.number(name + "_row_step", row->stride) + ", " +
+                            arguments_.number(name + "_column_step", column->stride);
+  std::vector<std::string> parts;
+  for (int p = 0; p < (shape_.head != 0 ? 2 : 1); ++p) {
+    parts.push_back("uniform_tile(" + seed.parts[0] + ", first_row, column" +
+                    (p == 0 ? "" : " + " + std::to_string(shape_.head / 2)) + ", " + steps + ")");
+  }
+  return name_parts(value, Where::chunk, Lane::f32, parts);
 }
 
 TileText::Held TileText::lower_map(const Node& node) {
@@ -384,6 +448,7 @@ void TileText::store_tile(std::size_t index, Value value, const std::vector<std:
     refuse(value, "is stored as " + std::string(coda::name_of(dtype)));
   }
   if (!has_rows(value)) refuse(value, "is a result without rows");
+  if (columns_of(value) == Columns::pairs) refuse(value, "is a result of pairs");
   const Held held = coerce(kept(lower(value)), Lane::f32);
   if (held.where != Where::chunk && held.where != Where::group) {
     refuse(value, "is a result of another kind");

@@ -108,6 +108,8 @@ class RowsText {
 // The elements of a head whose halves a space splits or joins; 0: none. Throws Refusal where the
 // split is another one.
 std::int64_t head_of(const Region& places);
+// Does a node split or join adjacent columns?
+bool is_pair_of_columns(const Region& places, const Node& node);
 // The elements of a head that a space reduces for its elements; 0: none. Throws Refusal where they
 // are no multiple of 64.
 std::int64_t group_of(const Region& places);

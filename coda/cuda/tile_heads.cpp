@@ -40,12 +40,19 @@ std::vector<const Node*> group_reductions(const Region& places) {
 
 }  // namespace
 
+bool is_pair_of_columns(const Region& places, const Node& node) {
+  if (node.op != Op::split && node.op != Op::join) return false;
+  const std::optional<Place> place = places.column_place(node.attr.axis);
+  return node.attr.dims.size() == 2 && place && place->inner == 1 && place->extent == 2 &&
+         places.columns() > 2;
+}
+
 std::int64_t head_of(const Region& places) {
   std::int64_t head = 0;
   for (const int n : places.nodes()) {
     const Node& node = places.program().nodes()[static_cast<std::size_t>(n)];
     if (node.op != Op::split && node.op != Op::join) continue;
-    if (places.cuts(node) || places.joins(node)) continue;
+    if (places.cuts(node) || places.joins(node) || is_pair_of_columns(places, node)) continue;
     const Value whole = node.op == Op::split ? node.args[0] : node.results[0];
     if (places.role_of(whole, node.attr.axis) != Role::column) {
       throw Refusal{"`" + print_node(places.program(), static_cast<std::size_t>(n)) +

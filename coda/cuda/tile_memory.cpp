@@ -37,6 +37,9 @@ TileText::Held TileText::lower_parameter(Value value) {
   const DType dtype = program_.type(value).dtype;
   const std::string name = program_.value(value).name;
   const Columns columns = columns_of(value);
+  if (columns == Columns::pairs && (shape_.head != 0 || shape_.unit != 64)) {
+    refuse(value, "is an input of pairs");
+  }
   if (passes_ > 0 && group_units() > 1) refuse(value, "is not at hand before its unit");
   const auto [entry, fresh] = slots_.try_emplace(value.id);
   if (fresh) {
@@ -47,6 +50,13 @@ TileText::Held TileText::lower_parameter(Value value) {
   std::vector<std::string> reads;
   const int parts = shape_.head != 0 && columns == Columns::all ? 2 : 1;
   for (int p = 0; p < parts; ++p) reads.push_back(read_slots(entry->second, dtype, p));
+  if (columns == Columns::pairs) {
+    // One element for two columns.
+    const std::string slot = "slot[" + std::to_string(entry->second[0]) + "]";
+    reads = {size_of(dtype) == 4
+                 ? "load_singles(" + slot + ", pairs, j, g, lane_id)"
+                 : "load_halves<" + pair_of(dtype) + ">(" + slot + ", pairs, j, g, lane_id)"};
+  }
   return name_parts(value, Where::chunk, Lane::f32, reads);
 }
 
@@ -57,7 +67,9 @@ TileText::Held TileText::lower_column_vector(Value value) {
   const std::vector<std::int64_t> strides = strides_of(value.id);
   const Columns columns = columns_of(value);
   for (std::size_t f = 0; f < all.size(); ++f) {
-    if (all[f].kind == FactorPlace::Kind::row) refuse(value, "varies with rows and columns");
+    if (all[f].kind == FactorPlace::Kind::row || columns == Columns::pairs) {
+      refuse(value, "varies with rows and columns");
+    }
     if (all[f].kind == FactorPlace::Kind::column) factors.push_back({all[f].place, strides[f]});
     if (all[f].kind == FactorPlace::Kind::whole && all[f].extent > 1) {
       factors.push_back({{1, all[f].extent, 1}, strides[f]});
@@ -122,13 +134,18 @@ TileText::Lines TileText::lines_of(Value value, const std::vector<std::int64_t>&
     throw Refusal{"`" + name + "` " + why};
   };
   std::vector<PlacedFactor> rows, columns, heads;
+  const bool of_pairs = columns_of(value) == Columns::pairs;
   const std::vector<FactorPlace> all = places_.places(value);
   const std::vector<Role>& roles = places_.checked().roles(places_.space_index(), value);
   for (std::size_t f = 0; f < all.size(); ++f) {
     if (roles[f] == Role::local && all[f].extent > 1) no("has dimensions outside of the tile");
     if (roles[f] == Role::row) rows.push_back({all[f].place, strides[f]});
     if (roles[f] != Role::column) continue;
-    if (all[f].kind == FactorPlace::Kind::whole) {
+    if (of_pairs && all[f].kind == FactorPlace::Kind::column) {
+      Place place = all[f].place;
+      place.inner = std::max<std::int64_t>(1, place.inner / 2);
+      columns.push_back({place, strides[f]});
+    } else if (all[f].kind == FactorPlace::Kind::whole) {
       columns.push_back({{1, all[f].extent, 1}, strides[f]});
     } else if (shape_.head != 0 && all[f].place.inner == 1 && all[f].place.extent > shape_.head &&
                all[f].place.extent % shape_.head == 0) {
@@ -148,7 +165,13 @@ TileText::Lines TileText::lines_of(Value value, const std::vector<std::int64_t>&
   const std::int64_t wide = columns_of(value) == Columns::half ? shape_.head / 2
                             : shape_.head != 0                 ? shape_.head
                                                                : places_.columns();
-  if (column->period != wide) no("repeats along the columns");
+  if (of_pairs) {
+    if (column->period % kHalfColumns != 0 || places_.columns() / 2 % column->period != 0) {
+      no("has heads of " + std::to_string(column->period) + " pairs, no multiple of 32");
+    }
+  } else if (column->period != wide) {
+    no("repeats along the columns");
+  }
   if (row->period != places_.rows() &&
       (row->period % 64 != 0 || places_.rows() % row->period != 0)) {
     no("repeats after " + std::to_string(row->period) + " rows, no multiple of 64");
@@ -191,7 +214,8 @@ std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType 
           ? "row"
           : "row % static_cast<int>(" + arguments_.number(name + "_rows", lines.rows.period) + ")";
   const std::string sub = std::to_string(heads ? shape_.head / 64 : 1);
-  const int width = heads ? kHalfColumns : bytes == 2 ? shape_.unit : 32;
+  const bool of_pairs = columns == Columns::pairs;
+  const int width = heads || of_pairs ? kHalfColumns : bytes == 2 ? shape_.unit : 32;
   map.swizzle = width * bytes;
   if (whole_heads) {
     const std::int64_t head_count = places_.columns() / shape_.head;
@@ -201,18 +225,22 @@ std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType 
                 {shape_.head / 64, kHalfColumns, 1},
                 {head_count, head_count == 1 ? shape_.head : lines.head_stride, 1}};
   } else {
-    map.axes = {{columns == Columns::half ? shape_.head / 2 : places_.columns(), 0, width},
-                {lines.rows.period, row_stride, 64}};
+    const std::int64_t wide = columns == Columns::half ? shape_.head / 2
+                              : of_pairs               ? lines.columns.period
+                                                       : places_.columns();
+    map.axes = {{wide, 0, width}, {lines.rows.period, row_stride, 64}};
   }
   const std::string number = "P::map(args, s, " + std::to_string(out_.maps++) + ")";
   out_.map_specs.push_back(std::move(map));
   const std::string policy =
       lines.rows.period == places_.rows() ? "args.policy_in" : "args.policy_b";
   std::vector<int> slots;
-  const int count = heads || bytes == 2 ? 1 : shape_.unit / 32;
+  const int count = heads || of_pairs || bytes == 2 ? 1 : shape_.unit / 32;
   for (int part = 0; part < count; ++part) {
-    const std::string x = columns == Columns::half
-                              ? "unit % " + sub + " * 32"
+    const std::string x = columns == Columns::half ? "unit % " + sub + " * 32"
+                          : of_pairs
+                              ? "unit * 32 % static_cast<int>(" +
+                                    arguments_.number(name + "_pairs", lines.columns.period) + ")"
                               : "unit * " + std::to_string(shape_.unit) +
                                     (part > 0 ? " + " + std::to_string(part * 32) : "");
     SlotUse use;
@@ -220,6 +248,7 @@ std::vector<int> TileText::slots_for(const std::string& name, int tensor, DType 
     use.kind = std::to_string(bytes) +
                (whole_heads                ? " heads"
                 : columns == Columns::half ? " half"
+                : of_pairs                 ? " pairs"
                                            : " ") +
                std::to_string(part);
     const int box = (whole_heads ? 2 : 1) * width * bytes * 64;

@@ -27,11 +27,13 @@ class TileText {
     std::vector<std::string> parts;
   };
   // Which columns a value has.
-  enum class Columns : std::uint8_t { none, all, half, groups };
+  enum class Columns : std::uint8_t { none, all, half, pairs, groups };
 
   const Node& node_of(Value value) const { return program_.node(value); }
   bool has_rows(Value value) const;
   bool on_tile(Value value) const;
+  // A split or join of adjacent columns?
+  bool is_pair(const Node& node) const { return is_pair_of_columns(places_, node); }
   Columns columns_of(Value value) const;
   [[noreturn]] void refuse(Value value, const std::string& why) const;
 
@@ -41,6 +43,7 @@ class TileText {
   Held lower_parameter(Value value);
   Held lower_column_vector(Value value);
   Held lower_index(Value value);
+  Held lower_uniform(Value value);
   Held lower_map(const Node& node);
   Held lower_block_reduce(Value value);
   Held lower_pick(Value value);
@@ -112,6 +115,7 @@ class TileText {
   std::map<std::int32_t, std::vector<int>> slots_;            // of parameters
   std::map<std::int32_t, std::vector<std::string>> columns_;  // fields of struct Columns
   int temporaries_ = 0;
+  bool paired_ = false;               // adjacent columns are split
   std::set<std::int32_t> in_groups_;  // reductions that elements need again
   int passes_ = 0;                    // more than 0: in a pass over a head
   std::string group_code_;            // before the chunks of a head

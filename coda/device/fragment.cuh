@@ -8,6 +8,7 @@
 #pragma once
 
 #include "maps.cuh"
+#include "philox.cuh"
 #include "ptx_barrier.cuh"
 
 namespace coda {
@@ -253,6 +254,57 @@ __device__ __forceinline__ void store_pairs(u32 slot, const PairLane& lane, int 
                  : "memory");
 }
 
+// One element for two columns, of a slot of 32: 4 bytes each, or 2.
+__device__ __forceinline__ Row load_singles(u32 slot, const PairLane& lane, int j, int g,
+                                            int lane_id) {
+  Row out;
+  const u32 at = lane.row + (((j * 2 + g) ^ lane.swizzle) * 16) + (lane_id % 4) * 4;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    asm volatile("ld.shared.f32 %0, [%1];"
+                 : "=f"(out.x[h][0])
+                 : "r"(slot + at + h * 1024)
+                 : "memory");
+  return out;
+}
+template <class Pair>
+__device__ __forceinline__ Row load_halves(u32 slot, const PairLane& lane, int j, int g,
+                                           int lane_id) {
+  Row out;
+  const u32 at = lane.row / 2 + ((j ^ (lane.row >> 8 & 3)) * 16) + g * 8 + (lane_id % 4) * 2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    u16 bits;
+    float none;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(slot + at + h * 512) : "memory");
+    Pair::unpack(bits, out.x[h][0], none);
+  }
+  return out;
+}
+// The even columns, the odd ones, and both together again.
+template <int R, class T>
+__device__ __forceinline__ Fragment<R, 1, T> even_columns(const Fragment<R, 2, T>& a) {
+  Fragment<R, 1, T> out;
+#pragma unroll
+  for (int h = 0; h < R; h++) out.x[h][0] = a.x[h][0];
+  return out;
+}
+template <int R, class T>
+__device__ __forceinline__ Fragment<R, 1, T> odd_columns(const Fragment<R, 2, T>& a) {
+  Fragment<R, 1, T> out;
+#pragma unroll
+  for (int h = 0; h < R; h++) out.x[h][0] = a.x[h][1];
+  return out;
+}
+template <int R, int S, class T>
+__device__ __forceinline__ Fragment<larger(R, S), 2, T> pair_columns(const Fragment<R, 1, T>& even,
+                                                                     const Fragment<S, 1, T>& odd) {
+  Fragment<larger(R, S), 2, T> out;
+#pragma unroll
+  for (int h = 0; h < larger(R, S); h++) out.x[h][0] = even.at(h, 0), out.x[h][1] = odd.at(h, 0);
+  return out;
+}
+
 // ---- vectors along columns, read once a unit: pairs of a 16-bit vector
 
 template <int kChunks>
@@ -317,6 +369,25 @@ __device__ __forceinline__ Tile accumulator(const float (&acc)[N], int at) {
   Tile tile;
 #pragma unroll
   for (int e = 0; e < 4; e++) tile.x[e >> 1][e & 1] = acc[at + e];
+  return tile;
+}
+
+// ---- random numbers by position: row · row_step + column · column_step
+
+template <int R, int C>
+__device__ __forceinline__ Tile uniform_tile(const Fragment<R, C, long long>& seed, int row,
+                                             int column, long long row_step,
+                                             long long column_step) {
+  Tile tile;
+  // NOTE: one element at a time: four copies of the generator would fill the instruction cache.
+#pragma unroll 1
+  for (int e = 0; e < 4; e++) {
+    const float x = uniform_at(seed.at(0, 0), (row + (e >> 1) * 8) * row_step +
+                                                  (column + (e & 1)) * column_step);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+      if (e == k) tile.x[k >> 1][k & 1] = x;
+  }
   return tile;
 }
 
