@@ -252,6 +252,31 @@ TEST(CudaStream, EveryShapeOfRowsRuns) {
        "  y = x * rsqrt(sum(x * x, D) / size(D) + 1e-5) * g\n}",
        {{"M", 3}, {"D", 3000}},
        every},
+      // Rows that start anywhere: vectors inside them, kept, looped, in chunks, or of one tensor
+      // only.
+      {"program p(z: bf16[M, V], t: i64[M]) -> (l: f32[M], e: f32[M], m: f32[M]) {\n"
+       "  l = logsumexp(z, V) - pick(z, t)\n  e = logsumexp(z, V)\n  m = max(z, V)\n}",
+       {{"M", 9}, {"V", 1021}},
+       every},
+      {"program p(z: bf16[M, V]) -> (l: f32[M], k: bf16[M, V]) {\n"
+       "  l = logsumexp(z, V)\n  k = z * 2 - l\n}",
+       {{"M", 2}, {"V", 33001}}},
+      {"program p(x: bf16[M, D], g: bf16[D], b: f32[D]) -> (y: bf16[M, D]) {\n"
+       "  c = x - sum(x, D) / size(D)\n"
+       "  y = c * rsqrt(sum(c * c, D) / size(D) + 1e-5) * g + b\n}",
+       {{"M", 11}, {"D", 523}},
+       every},
+      {"program p(x: bf16[M, N], s: f32[M], w: f32[N]) -> (y: bf16[M, N], z: +f32[M, N]) {\n"
+       "  y = x * s * w\n  z += x + s\n}",
+       {{"M", 10}, {"N", 2303}},
+       every},
+      {"program p(x: f32[M, N], c: bool[M, N]) -> (y: f32[M, N]) { y = where(c, x, -x) }",
+       {{"M", 7}, {"N", 1001}},
+       every},
+      {"program p(x: f32[M, N]) -> (s: f32[blocks(M)], t: f32[M]) {\n"
+       "  s = block_sum(sum(x * x, N), M)\n  t = max(x, N)\n}",
+       {{"M", 70}, {"N", 333}},
+       every},
       // Heads of 80 and 96 elements, adjacent pairs, a partial rotation.
       {"program p(x: bf16[M, H*E], g: bf16[E]) -> (y: bf16[M, H*E], r: f32[M, H]) {\n"
        "  r = rsqrt(sum(x * x, E) / size(E) + 1e-5)\n  y = x * r * g\n}",

@@ -37,7 +37,8 @@ std::string commented(const std::string& text) {
   return out;
 }
 
-Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts) {
+Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
+          const StreamTile* tile) {
   const Program& program = checked.program();
   Plan plan = {.name = program.name(), .path = "stream"};
   Arguments arguments(program, sizes, layouts);
@@ -47,7 +48,7 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
   bool roomy = false;  // sums along rows hold many registers
   for (std::size_t s = 0; s < checked.spaces().size(); ++s) {
     spaces.emplace_back(checked, s, sizes, layouts);
-    kernels.emplace_back(spaces.back(), arguments, static_cast<int>(s));
+    kernels.emplace_back(spaces.back(), arguments, static_cast<int>(s), tile);
     const int own = kernels.back().threads();
     roomy = roomy || spaces.back().group() != 0;
     most = std::max(most, own);
@@ -121,13 +122,36 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
 
 }  // namespace
 
+std::string StreamTile::text() const {
+  return "stream/" + std::to_string(team) + "x" + std::to_string(teams) + "/" +
+         std::to_string(unroll);
+}
+
+std::vector<StreamTile> stream_tiles(const Checked& checked, const Sizes& sizes,
+                                     std::span<const Layout> layouts, const Target& target) {
+  if (checked.kind() != KernelKind::stream || checked.spaces().size() != 1) return {};
+  try {
+    if (streaming::plan_scatter(checked, sizes, layouts, target)) return {};
+    Arguments arguments(checked.program(), sizes, layouts);
+    const streaming::Space space(checked, 0, sizes, layouts);
+    const std::vector<StreamTile> all = Kernel(space, arguments, 0, nullptr).candidates();
+    std::vector<StreamTile> taken;
+    std::vector<std::string> reasons;
+    for (const StreamTile& tile : all)
+      if (plan_stream(checked, sizes, layouts, target, reasons, &tile)) taken.push_back(tile);
+    return taken;
+  } catch (const Refused&) {
+    return {};
+  }
+}
+
 std::optional<Plan> plan_stream(const Checked& checked, const Sizes& sizes,
                                 std::span<const Layout> layouts, const Target& target,
-                                std::vector<std::string>& reasons) {
+                                std::vector<std::string>& reasons, const StreamTile* tile) {
   if (checked.kind() != KernelKind::stream) return std::nullopt;
   try {
     if (auto scatter = streaming::plan_scatter(checked, sizes, layouts, target)) return scatter;
-    return plan(checked, sizes, layouts);
+    return plan(checked, sizes, layouts, tile);
   } catch (const Refused& refused) {
     reasons.push_back("stream: " + refused.why);
     return std::nullopt;

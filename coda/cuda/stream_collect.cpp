@@ -224,6 +224,7 @@ void Kernel::collect_result(int r) {
 
 void Kernel::collect_reduction(const Node& node) {
   const bool along_rows = space_.reduces_rows(node);
+  if (!along_rows && space_.first_like(node.results[0]) != node.results[0]) return;
   Value operand = node.args[0];
   if (along_rows) {
     if (space_.place(operand) != Place::inner) return;
@@ -257,6 +258,17 @@ void Kernel::collect() {
     if (level != kAfterRows) levels_ = std::max(levels_, level + 1);
   }
   for (const int r : space_.space().results) collect_result(r);
+  for (Loop& loop : loops_) {
+    loop.infinite = true;
+    for (const auto& [level, works] : loop.works) {
+      for (const Work& work : works) {
+        loop.infinite = loop.infinite && work.kind != Work::Kind::store &&
+                        operation(space_.node(Value{work.node}).op) != "Sum" &&
+                        space_.view(work.value) &&
+                        is_float(space_.program().type(work.value).dtype);
+      }
+    }
+  }
 }
 
 }  // namespace coda::cuda::streaming

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "coda/cuda/arguments.h"
 #include "coda/cuda/maps.h"
+#include "coda/cuda/stream.h"
 #include "coda/cuda/stream_space.h"
 
 namespace coda::cuda::streaming {
@@ -31,6 +33,7 @@ struct Access {
   bool loads = false;                        // it is this access that fills the pack
   int parts = 1, part = 0;                   // pieces that alternate: 2e and 2e + 1
   std::int32_t ids = -1;                     // a gather's
+  int late = 0;  // kept, and the same in all rows: loaded when this level comes
   std::set<int> levels;
   std::string name;
 };
@@ -45,18 +48,30 @@ struct Work {
   Path path;
 };
 
+// Rows that start at any address: vectors from the first element on that is aligned.
+struct Lead {
+  View view;            // whose address it is
+  bool aligned = true;  // the tensor's first element is
+  int width = 1;
+  std::string tag;
+};
+
 struct Loop {
   std::vector<Axis> axes;
   std::map<int, std::vector<Work>> works;  // by level
   std::map<std::pair<std::int32_t, Path>, Access> reads;
   std::map<std::pair<int, Path>, Access> writes;
+  bool infinite = false;            // where nothing is loaded, packs hold -infinity instead of 0
   bool fixed = false;               // something depends on single axes: they are not merged
   std::int64_t lanes_together = 0;  // elements of the innermost axis that are reduced together
   int width = 1;                    // elements of a vector
   std::int64_t vectors = 1;         // of the innermost axis
   std::int64_t padded = 1;          // the same, as many as threads are spent on
   std::int64_t items = 1;
-  int slots = 1;  // vectors of a thread
+  int slots = 1;             // vectors of a thread
+  int natural = 1;           // the width if all were aligned
+  std::optional<Lead> lead;  // of the vectors, and of the edges
+  bool edges = false;        // what lies before and behind the vectors, one by one
 };
 
 // How threads share the work.
@@ -73,12 +88,15 @@ struct Shape {
 
 class Kernel {
  public:
-  Kernel(const Space& space, Arguments& arguments, int number);
+  // `tile`: how threads share the work; nullptr: as it seems best.
+  Kernel(const Space& space, Arguments& arguments, int number, const StreamTile* tile);
 
   // Threads that suit it best; then the code, for blocks of that many threads.
   int threads() const { return shape_.team * shape_.teams; }
   void set_threads(int threads);
   bool suits_any() const;  // does as well with another number of threads
+  StreamTile tile() const { return {shape_.team, shape_.teams, shape_.unroll}; }
+  std::vector<StreamTile> candidates() const;
   std::string text();
   std::int64_t blocks() const;
   // Sums along many rows: each block adds up some rows into the workspace, a second launch the
@@ -104,12 +122,18 @@ class Kernel {
                     Access& out) const;
   void read(Loop& loop, std::int32_t id, View view, const Path& path, int level, int ids);
 
+  // stream_lead.cpp: rows that start anywhere.
+  void choose_lead(Loop& loop);
+  void emit_leads();
+
   // stream_shape.cpp: vectors and threads.
   void choose_widths();
   void merge_axes(Loop& loop);
   void choose_width(Loop& loop, int forced);
   void choose_shape();
   void set_slots();
+  void take(const StreamTile& tile);
+  void choose_columns();
   std::int64_t words(const Loop& loop) const;
   std::int64_t sum_words(const Loop& loop, bool of_slots) const;
   bool rereads() const;
@@ -120,9 +144,14 @@ class Kernel {
   void emit_row_work(int level);
   void emit_pass(int level, Loop& loop);
   void emit_loads(Loop& loop, int level);
+  void emit_looped(Loop& loop, int level);
+  void emit_slots(int level, Loop& loop);
   void emit_load(Loop& loop, int level);
   void declare_packs(const Loop& loop, int level, int slots);
-  static bool wants(const Access& access, int level);
+  bool wants(const Access& access, int level) const;
+  void choose_late();
+  std::string or_none(const Work& work, const std::string& text, const std::string& none) const;
+  bool loads_first(const Loop& loop) const;
   void choose_rows(std::int64_t least, bool groups);
   void emit_slot(const Loop& loop);
   void emit_work(Loop& loop, const Work& work);
@@ -176,6 +205,7 @@ class Kernel {
   std::map<std::pair<std::int32_t, Path>, std::vector<Axis>> axes_;
   Shape shape_;
   int levels_ = 1;
+  bool chunked_ = false;  // rows without statistics
 
   // Text being written: what is the same for all rows, then the rest.
   std::string single_, body_;
@@ -196,6 +226,7 @@ class Kernel {
   };
   std::vector<Finished> finished_;
   int boards_ = 0;
+  int late_ = 0;
   bool parts_ = false;
   std::int64_t workspace_ = 0;
   std::set<std::int32_t> commented_;

@@ -142,6 +142,7 @@ void Kernel::emit_reductions(int level) {
   std::vector<const Node*> nodes;
   for (const int n : space_.space().nodes) {
     const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
+    if (space_.first_like(node.results[0]) != node.results[0]) continue;
     if (space_.reduces_row(node) && space_.level(node.args[0]) == level) nodes.push_back(&node);
   }
   if (nodes.empty() || shape_.team == 1) return;
@@ -172,7 +173,7 @@ void Kernel::emit_rows() {
   indent_ = 1;
   for (const int n : space_.space().nodes) {
     const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
-    if (space_.reduces_row(node))
+    if (space_.reduces_row(node) && space_.first_like(node.results[0]) == node.results[0])
       reduced_[node.results[0].id] = unique(print_name(node.results[0]));
   }
   if (groups) {
@@ -193,15 +194,23 @@ void Kernel::emit_rows() {
     line("if (row >= " + rows + ") return;");
   }
   row_indent_ = indent_;
+  emit_leads();
   // Each level: what a row has one of, then the loops, then the reductions that the next one reads.
   std::vector<std::string> loops(static_cast<std::size_t>(levels_));
   std::string loads;
   if (shape_.keeps) {
+    choose_late();
     out_ = &loads;
     for (Loop& loop : loops_) {
       indent_ = row_indent_;
       emit_loads(loop, -1);
     }
+  }
+  if (!shape_.keeps) {
+    out_ = &loads;
+    indent_ = row_indent_;
+    for (Loop& loop : loops_)
+      if (loads_first(loop)) emit_loads(loop, -1);
   }
   for (int level = 0; level < levels_; ++level) {
     out_ = &loops[static_cast<std::size_t>(level)];
@@ -209,6 +218,7 @@ void Kernel::emit_rows() {
     for (const int n : space_.space().nodes) {
       const Node& node = space_.program().nodes()[static_cast<std::size_t>(n)];
       if (!space_.reduces_row(node) || space_.level(node.args[0]) != level) continue;
+      if (space_.first_like(node.results[0]) != node.results[0]) continue;
       const std::string op = operation(node.op);
       const std::string type =
           op == "LogSumExp"
@@ -217,6 +227,11 @@ void Kernel::emit_rows() {
       line(type + " " + reduced_.at(node.results[0].id) + " = " + op + "::none<" + type + ">();");
     }
     for (Loop& loop : loops_) emit_pass(level, loop);
+    if (shape_.keeps) {
+      late_ = level + 1;
+      for (Loop& loop : loops_) emit_loads(loop, -1);
+      late_ = 0;
+    }
     emit_reductions(level);
     emit_row_work(level);
     out_ = &loops[static_cast<std::size_t>(level)];

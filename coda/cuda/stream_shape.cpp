@@ -16,7 +16,8 @@ constexpr std::int64_t kSumWords = 48;    // sums alone
 constexpr std::int64_t kMostSlots = 8;
 constexpr std::int64_t kPartRows = 128;  // of a sum along many rows: what a block adds up
 constexpr std::int64_t kManyRows = 1024;
-constexpr std::int64_t kAtOnce = 16;  // bytes of a memory access
+constexpr std::int64_t kWarps = 132 * 32;  // that are resident at once
+constexpr std::int64_t kAtOnce = 16;       // bytes of a memory access
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -70,6 +71,7 @@ void Kernel::choose_width(Loop& loop, int forced) {
     }
   });
   int width = small > 0 && 3 * small >= large ? 8 : 4;
+  loop.natural = width;
   const auto fits = [&] {
     if (extent % width != 0) return false;
     if (loop.lanes_together % width != 0) return false;
@@ -131,6 +133,7 @@ void Kernel::choose_widths() {
     merge_axes(loop);
     choose_width(loop, 0);
   }
+  for (std::size_t l = 0, all = loops_.size(); l < all; ++l) choose_lead(loops_[l]);
   // What sums over heads leave has the vectors of the heads.
   for (const Loop& loop : loops_) {
     for (const auto& [level, works] : loop.works) {
@@ -203,19 +206,7 @@ void Kernel::choose_shape() {
   bool fixed = false;
   for (const Loop& loop : loops_) fixed = fixed || loop.fixed;
   if (groups && !reduces && !row_sums && !fixed && loops_.size() == 1) {
-    const std::int64_t each = std::max<std::int64_t>(1, words(loops_[0]));
-    shape_ = {.kind = Shape::Kind::columns,
-              .team = 32,
-              .teams = kThreads / 32,
-              .keeps = false,
-              .whole = false};
-    if (space_.seen() == Rows::outer) {
-      parts_ = space_.row_count() > kManyRows;
-      if (!parts_) shape_.teams = kMostThreads / 32;
-    }
-    shape_.unroll = static_cast<int>(std::clamp<std::int64_t>(32 / each, 1, 8));
-    set_slots();
-    return;
+    return choose_columns();
   }
   if (loops_.empty()) {
     shape_ = {.team = groups ? 32 : 1, .teams = groups ? kThreads / 32 : kThreads};
@@ -223,7 +214,8 @@ void Kernel::choose_shape() {
   }
   if (groups && space_.seen() == Rows::outer && space_.row_count() > 4096)
     throw Refused{"sums along many rows beside other work"};
-  if (!groups && !reduces && loops_.size() == 1) {
+  const auto full = std::ranges::count_if(loops_, [](const Loop& loop) { return !loop.edges; });
+  if (!groups && !reduces && full == 1) {
     const Loop& loop = loops_[0];
     const std::int64_t slots =
         std::clamp<std::int64_t>(24 / std::max<std::int64_t>(1, words(loop)), 1, 4);
@@ -232,10 +224,24 @@ void Kernel::choose_shape() {
     shape_ = {.team = static_cast<int>(team), .teams = static_cast<int>(kThreads / team)};
     shape_.unroll = static_cast<int>(slots);
     shape_.chunks = std::max<std::int64_t>(1, divide_up(loop.items, team * slots));
+    chunked_ = true;
     set_slots();
     return;
   }
   choose_rows(least, groups);
+  set_slots();
+}
+
+// Sums of columns alone: warps that stay for many rows, so that loads never stop together; but as
+// many as a GPU holds.
+void Kernel::choose_columns() {
+  const std::int64_t each = std::max<std::int64_t>(1, words(loops_[0]));
+  shape_ = {.kind = Shape::Kind::columns, .team = 32, .teams = 1, .keeps = false, .whole = false};
+  parts_ = space_.seen() == Rows::outer && space_.row_count() > kManyRows;
+  const std::int64_t tiles = std::max<std::int64_t>(1, groups() * divide_up(loops_[0].items, 32));
+  const int most = space_.seen() == Rows::outer && !parts_ ? kMostThreads / 32 : kThreads / 32;
+  while (shape_.teams < most && 2 * shape_.teams * tiles <= kWarps) shape_.teams *= 2;
+  shape_.unroll = static_cast<int>(std::clamp<std::int64_t>(32 / each, 1, 8));
   set_slots();
 }
 
@@ -293,8 +299,9 @@ void Kernel::choose_rows(std::int64_t least, bool groups) {
     const bool keeps = at.slots <= 2 * kMostSlots && at.all <= kKeptWords;
     take(std::max(team, least), keeps && again ? kThreads : kMostThreads);
     shape_.keeps = shape_.whole = keeps;
+    // Few blocks: each has much on the way.
     shape_.unroll =
-        static_cast<int>(std::clamp<std::int64_t>(32 / std::max<std::int64_t>(1, at.one), 1, 4));
+        static_cast<int>(std::clamp<std::int64_t>(48 / std::max<std::int64_t>(1, at.one), 1, 8));
     if (at.one > 32) shape_.teams = std::max(1, shape_.teams / 2);
     return;
   }
@@ -319,10 +326,56 @@ void Kernel::choose_rows(std::int64_t least, bool groups) {
 void Kernel::set_slots() {
   for (Loop& loop : loops_) {
     const bool whole = shape_.kind == Shape::Kind::rows && shape_.whole && shape_.chunks == 1;
+    if (loop.edges && !whole) {
+      loop.slots = static_cast<int>(shape_.chunks > 1 ? divide_up(loop.items, shape_.team) : 1);
+      continue;
+    }
     loop.slots =
         whole ? static_cast<int>(std::max<std::int64_t>(1, divide_up(loop.items, shape_.team)))
               : shape_.unroll;
   }
+}
+
+void Kernel::take(const StreamTile& tile) {
+  shape_.team = tile.team;
+  shape_.teams = tile.teams;
+  shape_.unroll = tile.unroll;
+  if (shape_.kind == Shape::Kind::rows && !loops_.empty() && shape_.chunks > 0 && chunked_)
+    shape_.chunks = std::max<std::int64_t>(
+        1, divide_up(loops_[0].items, std::int64_t{tile.team} * tile.unroll));
+  set_slots();
+}
+
+// Other ways to share the work, around the one that seems best.
+std::vector<StreamTile> Kernel::candidates() const {
+  std::vector<StreamTile> all = {tile()};
+  const auto add = [&](int team, int teams, int unroll) {
+    if (team < 1 || teams < 1 || team * teams > 1024 || unroll < 1 || unroll > 16) return;
+    const StreamTile tile = {team, teams, unroll};
+    if (std::ranges::find(all, tile) == all.end()) all.push_back(tile);
+  };
+  if (loops_.empty()) return all;
+  const auto [team, teams, unroll] = tile();
+  if (shape_.kind == Shape::Kind::columns) {
+    for (const int t : {1, 2, 4, 8})
+      for (const int u : {unroll / 2, unroll}) add(32, t, u);
+    add(64, 1, unroll);
+    add(256, 1, unroll);
+  } else if (chunked_) {
+    for (const int u : {unroll / 2, 2 * unroll}) add(team, teams, u);
+    if (teams == 1) add(team / 2, 1, unroll), add(2 * team, 1, unroll);
+  } else if (!shape_.whole) {
+    for (const int u : {unroll / 2, unroll, 2 * unroll}) {
+      add(team, teams, u);
+      if (teams > 1) add(team, teams / 2, u), add(team, 2 * teams, u);
+      if (team > 32) add(team / 2, teams, u), add(2 * team, teams, u);
+    }
+  } else if (space_.group() == 0) {
+    if (team >= 64) add(team / 2, team / 2 > 32 ? 1 : 4, unroll);
+    if (team >= 32) add(2 * team, 1, unroll);
+    if (team >= 32) add(4 * team, 1, unroll);
+  }
+  return all;
 }
 
 bool Kernel::suits_any() const {

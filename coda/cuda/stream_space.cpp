@@ -35,10 +35,33 @@ Space::Space(const Checked& checked, std::size_t space, const Sizes& sizes,
     used_.insert(v.id);
     ++uses_[static_cast<std::size_t>(v.id)];
   }
+  find_likes();
   take_rows();
   cut();
   check_nodes();
   find_levels();
+}
+
+void Space::find_likes() {
+  first_like_.resize(program().values().size());
+  for (std::size_t v = 0; v < first_like_.size(); ++v) first_like_[v] = static_cast<int>(v);
+  const auto same = [&](Value a, Value b) {
+    return first_like(a) == first_like(b);
+  };
+  for (const int n : space().nodes) {
+    const Node& each = program().nodes()[static_cast<std::size_t>(n)];
+    for (const int m : space().nodes) {
+      if (m == n) break;
+      const Node& before = program().nodes()[static_cast<std::size_t>(m)];
+      if (before.op != each.op || before.attr != each.attr ||
+          !std::ranges::equal(before.args, each.args, same))
+        continue;
+      for (std::size_t k = 0; k < each.results.size(); ++k)
+        first_like_[static_cast<std::size_t>(each.results[k].id)] =
+            first_like(before.results[k]).id;
+      break;
+    }
+  }
 }
 
 void Space::set_rows(std::vector<Factor> factors) {

@@ -104,6 +104,8 @@ class Space {
   std::int64_t extent(const Factor& factor) const { return require_extent(factor, *sizes_); }
   std::int64_t extent(const Dim& dim) const { return require_extent(dim, *sizes_); }
   bool uses(Value v) const { return used_.contains(v.id); }
+  // The first value of the space that is computed as this one is.
+  Value first_like(Value v) const { return {first_like_[static_cast<std::size_t>(v.id)]}; }
   // How many nodes and results of the space read it.
   int uses_of(Value v) const { return uses_[static_cast<std::size_t>(v.id)]; }
 
@@ -112,6 +114,7 @@ class Space {
   void cut();
   void check_nodes();
   void find_levels();
+  void find_likes();
   void set_rows(std::vector<Factor> factors);
   std::optional<std::vector<Factor>> outer_axis() const;
   bool has_inner() const;
@@ -130,6 +133,7 @@ class Space {
   std::map<std::string, std::vector<Dim>> pieces_;
   std::vector<int> levels_;
   std::vector<int> uses_;
+  std::vector<std::int32_t> first_like_;
   std::set<std::int32_t> used_;
 };
 

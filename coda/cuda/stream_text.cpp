@@ -5,11 +5,12 @@
 #include "coda/program/text.h"
 
 namespace coda::cuda::streaming {
-Kernel::Kernel(const Space& space, Arguments& arguments, int number)
+Kernel::Kernel(const Space& space, Arguments& arguments, int number, const StreamTile* tile)
     : space_(space), arguments_(arguments), number_(number) {
   collect();
   choose_widths();
   choose_shape();
+  if (tile != nullptr) take(*tile);
 }
 
 // Where the slot's vector lies, and whether there is one.
@@ -25,8 +26,9 @@ void Kernel::emit_slot(const Loop& loop) {
     line("const Index item = tile * kTeam + member;");
   } else {
     std::string item = "member + kTeam * u";
-    if (!after_ && shape_.chunks > 1) item = "chunk * " + std::to_string(at_once) + " + " + item;
-    if (!after_ && !shape_.whole) item = "base + " + item;
+    if (!after_ && shape_.chunks > 1 && !loop.edges)
+      item = "chunk * " + std::to_string(at_once) + " + " + item;
+    if (!after_ && !shape_.whole && !loads_first(loop)) item = "base + " + item;
     if (after_ && shape_.kind == Shape::Kind::columns) item = "tile * kTeam + member";
     line("const Index item = " + item + ";");
     ok = ok_always(loop) && !after_ ? "true" : "item < " + items;
@@ -36,6 +38,19 @@ void Kernel::emit_slot(const Loop& loop) {
     const std::string vectors = arguments_.number("vectors_" + tag, loop.vectors);
     ok += one_axis ? " && item < Index(" + vectors + ")"
                    : " && item % " + std::to_string(loop.padded) + " < Index(" + vectors + ")";
+  }
+  if (loop.lead) {
+    const std::string lead = "lead_" + loop.lead->tag, whole = "whole_" + loop.lead->tag;
+    const std::string width = std::to_string(loop.lead->width);
+    if (!loop.edges) {
+      line("const bool ok = item < " + whole + ";");
+      line("const Index c = " + lead + " + item * " + width + ";");
+      return;
+    }
+    line("const Index c = item < " + lead + " ? item : item + " + whole + " * " + width + ";");
+    line("const bool ok = c < end_" + loop.lead->tag +
+         (shape_.chunks > 1 ? " && chunk == 0;" : ";"));
+    return;
   }
   line("const bool ok = " + ok + ";");
   // Small extents are constants: they are sizes of heads.
@@ -89,8 +104,19 @@ void Kernel::name_reads(Loop& loop) {
 }
 
 // level < 0: of all levels.
-bool Kernel::wants(const Access& access, int level) {
-  return access.loads && (level < 0 || access.levels.contains(level));
+bool Kernel::wants(const Access& access, int level) const {
+  return access.loads && (level < 0 ? access.late == late_ : access.levels.contains(level));
+}
+
+// What all rows share and only later levels read is loaded while the reductions before them run.
+void Kernel::choose_late() {
+  for (Loop& loop : loops_) {
+    for (auto& [key, access] : loop.reads) {
+      bool rows = access.ids >= 0 || access.parts != 1 || access.view.tensor < 0;
+      for (const Factor& factor : access.view.factors) rows = rows || space_.is_row(factor);
+      access.late = rows ? 0 : *access.levels.begin();
+    }
+  }
 }
 
 void Kernel::declare_packs(const Loop& loop, int level, int slots) {
@@ -116,6 +142,10 @@ void Kernel::emit_loads(Loop& loop, int level) {
   emit_load(loop, level);
   --indent_;
   line("}");
+  // NOTE: late loads come before a barrier, which they do not pass.
+  if (loop.slots == 1 || late_ > 0) return;
+  for (const auto& [key, access] : loop.reads)
+    if (wants(access, level) && access.lanes) line("together(" + access.name + ");");
 }
 
 // Of one slot.
@@ -147,15 +177,20 @@ void Kernel::emit_load(Loop& loop, int level) {
     if (condition == "ok" && ok_always(loop)) {
       line(name + ".load(" + at + stride + ");");
     } else {
-      line(name + ".clear();");
+      if (loop.infinite) {
+        line(name + ".spread(Element<" + std::string(element_of(dtype)) +
+             ">::rounded(-infinity()));");
+      } else {
+        line(name + ".clear();");
+      }
       line("if (" + condition + ") " + name + ".load(" + at + stride + ");");
     }
   }
 }
 
 bool Kernel::ok_always(const Loop& loop) const {
-  return shape_.kind == Shape::Kind::rows && loop.padded == loop.vectors && loop.items > 0 &&
-         loop.items % (std::int64_t{shape_.team} * loop.slots) == 0;
+  return shape_.kind == Shape::Kind::rows && !loop.lead && loop.padded == loop.vectors &&
+         loop.items > 0 && loop.items % (std::int64_t{shape_.team} * loop.slots) == 0;
 }
 
 void Kernel::emit_store(Loop& loop, const Work& work) {
@@ -225,8 +260,8 @@ void Kernel::emit_work(Loop& loop, const Work& work) {
     const bool collapsed = work.value != node.args[0];
     const std::string sum = sums_.at({work.node, collapsed_path(work)});
     const std::string at = collapsed ? "[0][i]" : slot_of_sum() + "[i]";
-    line("EACH(" + width + ") " + sum + at + " = " + op + "::of(" + sum + at + ", ok ? " + text +
-         " : " + op + "::none<" + type + ">());");
+    line("EACH(" + width + ") " + sum + at + " = " + op + "::of(" + sum + at + ", " +
+         or_none(work, text, op + "::none<" + type + ">()") + ");");
     return;
   }
   const std::string& sum = reduced_.at(work.node);
@@ -245,12 +280,21 @@ void Kernel::emit_work(Loop& loop, const Work& work) {
   ++indent_;
   line(type + " " + parts + "[" + width + "];");
   const std::string none = exponents ? "-infinity()" : op + "::none<" + type + ">()";
-  line("EACH(" + width + ") " + parts +
-       "[i] = " + (ok_always(loop) ? text : "ok ? " + text + " : " + none) + ";");
-  line(sum + " = " + op + "::of(" + sum + ", " +
-       (exponents ? "exponents(" + parts + ")" : "fold<" + op + ">(" + parts + ")") + ");");
+  line("EACH(" + width + ") " + parts + "[i] = " + or_none(work, text, none) + ";");
+  line(sum + " = " +
+       (exponents ? "exponents(" + sum + ", " + parts + ");"
+                  : op + "::of(" + sum + ", fold<" + op + ">(" + parts + "));"));
   --indent_;
   line("}");
+}
+
+// A lane that is reduced; where there is none, packs that are read directly hold what leaves the
+// reduction as it is.
+std::string Kernel::or_none(const Work& work, const std::string& text,
+                            const std::string& none) const {
+  const bool zeros = operation(space_.node(Value{work.node}).op) == "Sum";
+  const bool held = space_.view(work.value).has_value() && (in_->infinite || zeros);
+  return held || ok_always(*in_) ? text : "ok ? " + text + " : " + none;
 }
 
 std::string Kernel::slot_of_sum() const {
@@ -264,20 +308,42 @@ Path Kernel::collapsed_path(const Work& work) const {
 }
 
 void Kernel::emit_pass(int level, Loop& loop) {
-  const auto works = loop.works.find(level);
-  if (works == loop.works.end()) return;
-  in_ = &loop;
+  if (!loop.works.contains(level)) return;
   slot_names_.clear();
   const bool rows = shape_.kind == Shape::Kind::rows && level != kAfterRows;
-  const bool looped = rows && !shape_.whole, by_slot = rows && shape_.by_slot;
-  if (rows && shape_.whole && !shape_.keeps && !by_slot) emit_loads(loop, level);
-  if (looped) {
-    const std::string items = arguments_.number("items_" + loop_name(loop), loop.items);
-    line("for (Index base = 0; base < Index(" + items + "); base += kTeam * " +
-         std::to_string(loop.slots) + ") {");
-    ++indent_;
-    emit_loads(loop, level);
+  if (rows && !shape_.whole && !loads_first(loop)) {
+    emit_looped(loop, level);
+  } else {
+    if (rows && shape_.whole && !shape_.keeps && !shape_.by_slot) emit_loads(loop, level);
+    emit_slots(level, loop);
   }
+  for (const auto& key : slot_rows_) row_names_.erase(key);
+  slot_rows_.clear();
+  slot_names_.clear();
+  pack_at_ = "u";
+  in_ = nullptr;
+}
+
+// Edges of a looped row: one vector at most.
+bool Kernel::loads_first(const Loop& loop) const {
+  return loop.edges && !shape_.whole && loop.items <= shape_.team;
+}
+
+// Some vectors at a time.
+void Kernel::emit_looped(Loop& loop, int level) {
+  const std::string items = arguments_.number("items_" + loop_name(loop), loop.items);
+  line("for (Index base = 0; base < Index(" + items + "); base += kTeam * " +
+       std::to_string(loop.slots) + ") {");
+  ++indent_;
+  emit_loads(loop, level);
+  emit_slots(level, loop);
+  --indent_;
+  line("}");
+}
+
+void Kernel::emit_slots(int level, Loop& loop) {
+  const bool by_slot = shape_.kind == Shape::Kind::rows && level != kAfterRows && shape_.by_slot;
+  in_ = &loop;
   line("#pragma unroll");
   line("for (int u = 0; u < " + std::to_string(after_ ? slots_after(loop) : loop.slots) +
        "; ++u) {");
@@ -289,18 +355,9 @@ void Kernel::emit_pass(int level, Loop& loop) {
     emit_load(loop, level);
   }
   commented_.clear();
-  for (const Work& work : works->second) emit_work(loop, work);
+  for (const Work& work : loop.works.at(level)) emit_work(loop, work);
   --indent_;
   line("}");
-  if (looped) {
-    --indent_;
-    line("}");
-  }
-  for (const auto& key : slot_rows_) row_names_.erase(key);
-  slot_rows_.clear();
-  slot_names_.clear();
-  pack_at_ = "u";
-  in_ = nullptr;
 }
 
 int Kernel::slots_after(const Loop& loop) const {

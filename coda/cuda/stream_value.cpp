@@ -8,16 +8,61 @@ namespace coda::cuda::streaming {
 namespace {
 
 // Names of the page that a value may not have.
-constexpr std::string_view kOurs[] = {
-    "a",           "i",           "u",         "c",          "row",      "item",
-    "ok",          "member",      "team",      "block",      "chunk",    "group",
-    "base",        "turn",        "first",     "count",      "step",     "board",
-    "begin",       "tile",        "other",     "stored",     "before",   "shared_sums",
-    "group_block", "group_outer", "value_at",  "put",        "fold",     "among",
-    "post",        "collect",     "exponents", "uniform_at", "round_to", "kTeam",
-    "kTeams",      "Index",       "Arguments", "Pack",       "Sum",      "Max",
-    "LogSumExp",   "Exponents",   "threadIdx", "blockIdx",   "EACH",     "not_a_number",
-    "Posted",      "Element",     "bf16_t",    "f16_t",      "bool_t",   "shared_counts"};
+constexpr std::string_view kOurs[] = {"a",
+                                      "i",
+                                      "u",
+                                      "c",
+                                      "row",
+                                      "item",
+                                      "ok",
+                                      "member",
+                                      "team",
+                                      "block",
+                                      "chunk",
+                                      "group",
+                                      "base",
+                                      "turn",
+                                      "first",
+                                      "count",
+                                      "step",
+                                      "board",
+                                      "begin",
+                                      "tile",
+                                      "other",
+                                      "stored",
+                                      "before",
+                                      "shared_sums",
+                                      "together",
+                                      "group_block",
+                                      "group_outer",
+                                      "value_at",
+                                      "put",
+                                      "fold",
+                                      "among",
+                                      "post",
+                                      "collect",
+                                      "exponents",
+                                      "uniform_at",
+                                      "round_to",
+                                      "kTeam",
+                                      "kTeams",
+                                      "Index",
+                                      "Arguments",
+                                      "Pack",
+                                      "Sum",
+                                      "Max",
+                                      "LogSumExp",
+                                      "Exponents",
+                                      "threadIdx",
+                                      "blockIdx",
+                                      "EACH",
+                                      "not_a_number",
+                                      "Posted",
+                                      "Element",
+                                      "bf16_t",
+                                      "f16_t",
+                                      "bool_t",
+                                      "shared_counts"};
 
 }  // namespace
 
@@ -269,7 +314,9 @@ std::string Kernel::map_value(const Node& node, const Path& path, Lane wanted) {
       break;
   }
   // Divided by what is one number for the row: multiplied by its reciprocal.
-  if (node.op == Op::div && space_.place(node.results[0]) == Place::inner) {
+  const bool mean = node.op == Op::div && !program.is_param(node.args[1]) &&
+                    space_.node(node.args[1]).op == Op::size;
+  if (node.op == Op::div && (mean || space_.place(node.results[0]) == Place::inner)) {
     const Place below = space_.place(node.args[1]);
     if (below == Place::single || below == Place::row)
       return "exact::mul(" + argument(0) + ", " + reciprocal(node.args[1]) + ")";
@@ -310,7 +357,7 @@ std::string Kernel::node_value(Value v, const Path& path, Lane wanted) {
   const Program& program = space_.program();
   const Lane lane = lane_of(program, v, Lane::f32);
   if (space_.reduces_row(node)) {
-    const std::string& name = reduced_.at(v.id);
+    const std::string& name = reduced_.at(space_.first_like(v).id);
     const bool exponents = operation(node.op) == "LogSumExp";
     return convert(name + (exponents ? ".value()" : ""), lane, wanted);
   }

@@ -97,6 +97,11 @@ struct Pack {
 #pragma unroll
     for (int w = 0; w < kWords; ++w) words[w] = 0;
   }
+  __device__ __forceinline__ void spread(T x) {
+    clear();
+#pragma unroll
+    for (int i = 0; i < N; ++i) insert(i, x);
+  }
   // Neighbours: `from` is aligned to all of their bytes, or to 16.
   __device__ __forceinline__ void load(const T* from) {
     if constexpr (kBytes < 4) {
@@ -178,6 +183,24 @@ __device__ __forceinline__ void Pack<f16_t, 8>::fill<float>(const float (&lanes)
   for (int w = 0; w < 4; ++w) words[w] = pack_f16(lanes[2 * w], lanes[2 * w + 1]);
 }
 
+// All of them are loaded before any is used: an operand that is 0, which the compiler cannot know.
+// NOTE: otherwise loads are moved down to where their values are used, and few are in flight.
+template <class T, int N, int kSlots>
+__device__ __forceinline__ void together(Pack<T, N> (&packs)[kSlots]) {
+  unsigned all = blockIdx.z;
+#pragma unroll
+  for (int u = 0; u < kSlots; ++u) all &= packs[u].words[0];
+#pragma unroll
+  for (int u = 0; u < kSlots; ++u) packs[u].words[0] |= all;
+}
+
+// Elements before the first one whose address is a multiple of N elements.
+template <int N, class T>
+__device__ __forceinline__ unsigned lead_of(const T* from) {
+  const unsigned long long at = reinterpret_cast<unsigned long long>(from) / sizeof(T);
+  return static_cast<unsigned>((N - at % N) % N);
+}
+
 // One element.
 template <class T>
 __device__ __forceinline__ auto value_at(const T* from) {
@@ -213,23 +236,38 @@ struct Max {
   static __device__ __forceinline__ long long of(long long a, long long b) { return a > b ? a : b; }
 };
 
-// sum = Σ exp(x - shift(top)), top = max x.
+#ifndef CODA_HOST
+__device__ __forceinline__ float power_of_two(float x) {
+  return exp2_approx(x);
+}
+#else
+inline float power_of_two(float x) {
+  return ::exp2f(x);
+}
+#endif
+
+// sum = Σ exp(x - shift), top = max x, and shift is top where that is finite: infinities and NaN
+// leave the terms as they are. A term is one multiplication and 2^x; its error is as large as one
+// rounding of the result.
 struct Exponents {
   float top, sum;
+  static constexpr float kLog2 = 1.4426950408889634f;
 
   __device__ __forceinline__ float value() const {
     return sum == 0.0f ? top : shift(top) + exact::log(sum);
   }
-  // Infinities and NaN leave the terms as they are.
   static __device__ __forceinline__ float shift(float top) {
     return top - top == 0.0f ? top : 0.0f;
   }
-  static __device__ __forceinline__ float term(float x, float shift) {
-    return fast::exp(x - shift);
+  static __device__ __forceinline__ float scaled(float shift) { return shift * -kLog2; }
+  static __device__ __forceinline__ float term(float x, float scaled) {
+    return power_of_two(::fmaf(x, kLog2, scaled));
   }
-  // What a sum with that top weighs under another shift.
+  // What the sum weighs under the shift of a larger top, and that is exactly the sum where the
+  // shift is the same. Where the shift is smaller, the sum is 0 or the new terms are not finite.
   __device__ __forceinline__ float under(float to) const {
-    return sum == 0.0f ? 0.0f : sum * term(shift(top), to);
+    const float apart = (shift(top) - to) * kLog2;
+    return sum * power_of_two(apart < 0.0f ? apart : 0.0f);
   }
 };
 struct LogSumExp {
@@ -257,14 +295,19 @@ __device__ __forceinline__ T fold(const T (&lanes)[N]) {
   }
   return x[0];
 }
+// What was summed so far, and more lanes.
 template <int N>
-__device__ __forceinline__ Exponents exponents(const float (&lanes)[N]) {
-  const float top = fold<Max>(lanes);
-  const float shift = Exponents::shift(top);
+__device__ __forceinline__ Exponents exponents(Exponents before, const float (&lanes)[N]) {
+  const float top = maximum_nan(before.top, fold<Max>(lanes));
+  const float shift = Exponents::shift(top), scaled = Exponents::scaled(shift);
   float terms[N];
 #pragma unroll
-  for (int i = 0; i < N; ++i) terms[i] = Exponents::term(lanes[i], shift);
-  return {top, fold<Sum>(terms)};
+  for (int i = 0; i < N; ++i) terms[i] = Exponents::term(lanes[i], scaled);
+  return {top, before.under(shift) + fold<Sum>(terms)};
+}
+template <int N>
+__device__ __forceinline__ Exponents exponents(const float (&lanes)[N]) {
+  return exponents(LogSumExp::none<Exponents>(), lanes);
 }
 
 template <class T>
@@ -293,9 +336,13 @@ __device__ __forceinline__ void post(Posted* board, T x) {
 }
 template <class Op, int kWarps, class T>
 __device__ __forceinline__ void collect(const Posted* board, T& x) {
-  x = *reinterpret_cast<const T*>(board);
+  if constexpr (kWarps > 4) {
+    x = among<Op, kWarps>(*reinterpret_cast<const T*>(board + threadIdx.x % kWarps));
+  } else {
+    x = *reinterpret_cast<const T*>(board);
 #pragma unroll
-  for (int w = 1; w < kWarps; ++w) x = Op::of(x, *reinterpret_cast<const T*>(board + w));
+    for (int w = 1; w < kWarps; ++w) x = Op::of(x, *reinterpret_cast<const T*>(board + w));
+  }
 }
 
 }  // namespace coda
