@@ -115,15 +115,24 @@ TileText::Held TileText::lower_column_vector(Value value) {
     }
     return name_parts(value, Where::chunk, lane, reads);
   }
-  const std::string stride = arguments_.number(name + "_step", line->stride);
+  // Two neighbours at once, one by one, or around the end of what repeats.
+  const bool two = line->stride == 1 && dtype == DType::f32 && line->period % 2 == 0 &&
+                   (whole || of_head) && places_.offset(value, strides) % 2 == 0 &&
+                   layouts_[static_cast<std::size_t>(value.id)].alignment >= 8;
   const std::string element = std::string(element_of(dtype));
   for (int p = 0; p < parts; ++p) {
-    const std::string at = columns == Columns::half ? "column % " + std::to_string(half)
-                           : of_head                ? "column % " + std::to_string(shape_.head)
-                                                    : "column";
-    reads.push_back("load_column<" + element + ">(" + pointer + ", " + at +
-                    (p == 0 ? "" : " + " + std::to_string(half)) + ", " +
-                    (whole || of_head ? "" : period + ", ") + stride + ", column_count)");
+    const std::string at =
+        (columns == Columns::half ? "column % " + std::to_string(half)
+         : of_head                ? "column % " + std::to_string(shape_.head)
+                                  : "column") +
+        (p == 0 ? "" : " + " + std::to_string(half));
+    if (two) {
+      reads.push_back("load_column_pair(" + pointer + ", " + at + ", column_count)");
+      continue;
+    }
+    reads.push_back("load_column<" + element + ">(" + pointer + ", " + at + ", " +
+                    (whole || of_head ? "" : period + ", ") +
+                    arguments_.number(name + "_step", line->stride) + ", column_count)");
   }
   return name_parts(value, Where::chunk, lane, reads);
 }
