@@ -1,0 +1,383 @@
+// tests/cuda_gemm_test.cpp: the fast path for products: its kernel run on the host, barriers,
+// copies and products included, and judged by the verifier; and what the copy engine demands of a
+// plan.
+//
+// A run checks by itself that every element of a tile's results is stored once, that no access
+// leaves shared memory, that boxes lie as the hardware's swizzle puts them, that no barrier gets
+// more arrivals than it expects, and that all threads finish. What is not shown: the GPU's own
+// arithmetic, memory order, and speed. `cuda_gemm_test --long` takes every tile of everything.
+#include "coda/cuda/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "coda/cuda/choose.h"
+#include "coda/program/text.h"
+#include "coda/reference/verify.h"
+#include "tests/cases.h"
+#include "tests/cuda_gemm_pages.h"
+#include "tests/every_program.h"
+
+namespace coda::cuda {
+namespace {
+
+bool everything = false;
+
+Program program_of(const std::string& text) {
+  return parse("coda 1\n" + text, "test.coda").find("");
+}
+
+// A program at some sizes, on a GPU of few processors, so that each has several tiles.
+struct Job {
+  std::string label;
+  std::shared_ptr<const Checked> checked;
+  Sizes sizes;
+  Target target;
+  GemmTile tile;
+};
+
+std::optional<Plan> plan_of(const Job& job, std::span<const Layout> layouts) {
+  std::vector<std::string> reasons;
+  return plan_gemm(*job.checked, job.sizes, layouts, job.target, &job.tile, reasons);
+}
+
+class Jobs {
+ public:
+  // A job for every tile that `choose` takes; false: the fast path refuses.
+  bool add(const std::string& label, const Program& program, const Sizes& given, int processors,
+           const std::function<bool(std::size_t tile, std::size_t tiles)>& choose) {
+    Job job{label,
+            std::make_shared<const Checked>(check(program)),
+            bind_sizes(program, given),
+            {.processors = processors},
+            {}};
+    std::vector<std::string> reasons;
+    const std::vector<Layout> layouts = dense_layouts(program, job.sizes);
+    const std::vector<GemmTile> tiles =
+        gemm_tiles(*job.checked, job.sizes, layouts, job.target, reasons);
+    bool any = false;
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+      if (!choose(t, tiles.size())) continue;
+      job.tile = tiles[t];
+      job.label = label + " " + testing::text_of(job.sizes) + ", tile " + tiles[t].text() + ", " +
+                  std::to_string(processors) + " processors";
+      const std::optional<Plan> plan = plan_of(job, layouts);
+      if (!plan) continue;
+      any = true;
+      GemmPages::all().want(*plan);
+      jobs_.push_back(job);
+    }
+    return any;
+  }
+
+  // One seed is a quick look: what fails it is judged by as many as the contract asks for. Its two
+  // runs have different schedules, and must give the same bits.
+  void run() const {
+    for (const Job& job : jobs_) {
+      SCOPED_TRACE(job.label);
+      std::uint64_t seed = 0;
+      const auto execute = [&](const Program& program, const Sizes& sizes,
+                               std::span<const Tensor> params, std::span<const Tensor> results) {
+        const auto plan = plan_of(job, layouts_of(program, sizes, params, results));
+        EXPECT_EQ(launch_gemm(*plan, params, results, ++seed).conflicts, 0) << "of banks";
+      };
+      try {
+        const Program& program = job.checked->program();
+        VerifyOptions options{.inputs = {Inputs::normal}, .seeds = 1};
+        if (passed(verify(program, job.sizes, execute, options))) continue;
+        options.seeds = 8;
+        const std::vector<Verdict> verdicts = verify(program, job.sizes, execute, options);
+        EXPECT_TRUE(passed(verdicts)) << table(verdicts);
+      } catch (const InternalError& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+  std::size_t size() const { return jobs_.size(); }
+
+ private:
+  static bool passed(const std::vector<Verdict>& verdicts) {
+    return std::ranges::all_of(verdicts, &Verdict::passed);
+  }
+  std::vector<Job> jobs_;
+};
+
+// Of a job's tiles: all, or one in turn.
+std::function<bool(std::size_t, std::size_t)> some_tiles(std::size_t& turn) {
+  const std::size_t now = turn++;
+  return [now](std::size_t tile, std::size_t tiles) {
+    return everything || tile == now % tiles;
+  };
+}
+
+// Under sanitizers a sample will do.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t kEach = 7;
+#else
+constexpr std::size_t kEach = 1;
+#endif
+
+TEST(CudaGemm, CasesErrNoMoreThanTheUnfusedSequence) {
+  Jobs jobs;
+  std::size_t turn = 0, index = 0;
+  for (const testing::Case& entry : testing::case_table().cases) {
+    const Program program = entry.load();
+    if (program.kind() != Program::Kind::program) continue;
+    if (check(program).kind() != KernelKind::gemm || index++ % kEach != 0) continue;
+    bool any = false;
+    for (const Sizes& sizes : entry.sizes) {
+      const std::int64_t columns = sizes.contains("V") ? sizes.at("V") : 0;
+      if (columns > 1024) continue;
+      any = jobs.add(test_name(entry), program, sizes, 2, some_tiles(turn)) || any;
+    }
+    if (!any) std::printf("the fast path refuses %s\n", test_name(entry).c_str());
+  }
+  EXPECT_GE(jobs.size() * kEach, 10u);
+  jobs.run();
+}
+
+// ---- every way through the kernel ----
+
+struct Text {
+  const char* text;
+  std::vector<const char*> multiples;  // "M 1": a size drawn as a multiple
+  Sizes fixed = {};
+};
+
+const std::vector<Text> kTexts = {
+    // Every majorness, tiles of inputs in 16 and 32 bits, results in both.
+    {"program p(x: bf16[M, K], w: bf16[N, K], r: f32[M, N]) -> (y: bf16[M, N], z: f32[M, N]) {\n"
+     "  z = x @ w + r\n  y = z * 2\n}",
+     {"M 1", "N 8", "K 8"}},
+    {"program p(x: bf16[K, M], w: bf16[N, K], r: bf16[M, N]) -> (y: f32[M, N]) {\n"
+     "  y = x @ w - r\n}",
+     {"M 8", "N 8", "K 8"}},
+    {"program p(x: f16[M, K], w: f16[K, N], c: f16[N]) -> (y: f16[M, N]) { y = x @ w + c }",
+     {"M 1", "N 8", "K 8"}},
+    {"program p(x: bf16[K, M], w: bf16[K, N], c: f32[N], r: f32[M]) -> (y: +f32[M, N]) {\n"
+     "  y += (x @ w + c) * r\n}",
+     {"M 8", "N 8", "K 1"}},
+    // Summed, with depths of their own; an accumulating 16-bit result.
+    {"program p(x: bf16[M, K], v: bf16[N, K], y: bf16[M, L], w: bf16[N, L]) -> (z: +bf16[M, N]) {\n"
+     "  z += x @ v + y @ w\n}",
+     {"M 1", "N 8", "K 8", "L 8"}},
+    // Paired, on either majorness of the right operands.
+    {"program p(x: bf16[M, K], v: bf16[N, K], w: bf16[N, K]) -> (z: bf16[M, N], g: bf16[M, N]) {\n"
+     "  g = x @ v\n  z = g * sigmoid(x @ w)\n}",
+     {"M 1", "N 8", "K 8"}},
+    {"program p(x: bf16[M, K], v: bf16[K, N], w: bf16[K, N]) -> (z: bf16[M, N]) {\n"
+     "  z = (x @ v) * (x @ w)\n}",
+     {"M 1", "N 8", "K 8"}},
+    // Side by side, with epilogues of their own; stacked.
+    {"program p(x: bf16[M, K], u: bf16[Q, K], v: bf16[P, K], w: bf16[P, K], c: bf16[Q])\n"
+     "    -> (a: bf16[M, Q], b: f32[M, P], d: bf16[M, P]) {\n"
+     "  a = x @ u + c\n  b = x @ v\n  d = max(x @ w, 0)\n}",
+     {"M 1", "Q 8", "P 8", "K 8"}},
+    {"program p(a: bf16[M, N], b: bf16[M, L], x: bf16[M, K]) -> (da: +f32[N, K], db: +f32[L, K]) "
+     "{\n"
+     "  da += a @ x\n  db += b @ x\n}",
+     {"M 1", "N 8", "L 8", "K 8"}},
+    // Heads, positions that repeat.
+    {"program p(x: bf16[B*S, D], w: bf16[H*E, D], c: f32[S, E/2], s: f32[S, E/2])\n"
+     "    -> (q: bf16[B*S, H*E]) {\n"
+     "  a, b = split(x @ w, E: E/2, E/2)\n  q = join(E: a * c - b * s, b * c + a * s)\n}",
+     {"D 8", "B 1"},
+     {{"S", 64}, {"H", 3}, {"E", 128}}},
+    {"program p(x: bf16[B*S, D], w: bf16[H*E, D], c: f32[S, E/2], s: f32[S, E/2])\n"
+     "    -> (q: bf16[B*S, H*E]) {\n"
+     "  a, b = split(x @ w, E: E/2, E/2)\n  q = join(E: a * c - b * s, b * c + a * s)\n}",
+     {"D 8"},
+     {{"S", 64}, {"B", 3}, {"H", 5}, {"E", 64}}},
+    // Statistics of blocks of both kinds, a statistic of an input, a pick.
+    {"program p(x: bf16[M, K], w: bf16[N, K], ss: f32[M, blocks(K)], h: bf16[M, N])\n"
+     "    -> (a: f32[M, blocks(N)], b: f32[M, blocks(N)], c: f32[blocks(M), N], r: f32[M]) {\n"
+     "  r = rsqrt(sum(ss, blocks(K)) + 1)\n  z = x @ w * r\n  a = block_sum(z * h, N)\n"
+     "  b = block_logsumexp(z, N)\n  c = block_sum(z + h, M)\n}",
+     {"M 1", "N 8", "K 8"}},
+    {"program p(x: bf16[M, K], w: bf16[N, K], t: i64[M]) -> (hit: f32[M], m: f32[M, blocks(N)]) {\n"
+     "  z = x @ w\n  hit = pick(z, t)\n  m = block_max(z, N)\n}",
+     {"M 1", "N 8", "K 8"}},
+};
+
+TEST(CudaGemm, EveryWayThroughTheKernelIsRight) {
+  std::mt19937_64 random(7);
+  Jobs jobs;
+  std::size_t turn = 0;
+  for (std::size_t t = 0; t < kTexts.size(); t += kEach) {
+    const Text& each = kTexts[t];
+    for (int round = 0; round < 2; ++round) {
+      Sizes sizes = each.fixed;
+      for (const std::string entry : each.multiples) {
+        const std::string name = entry.substr(0, entry.find(' '));
+        const std::int64_t of = std::stoll(entry.substr(entry.find(' ')));
+        const std::int64_t most = name == "B" ? 4 : 420 / of;
+        sizes[name] = of * std::uniform_int_distribution<std::int64_t>(1, most)(random);
+      }
+      const int processors = std::uniform_int_distribution<int>(2, 4)(random);
+      EXPECT_TRUE(jobs.add(each.text, program_of(each.text), sizes, processors, some_tiles(turn)))
+          << each.text << testing::text_of(sizes);
+    }
+  }
+  jobs.run();
+}
+
+// Workers share the last tiles along k: the parts meet in memory.
+TEST(CudaGemm, SharedTilesAreRight) {
+  Jobs jobs;
+  const Program plain =
+      program_of("program p(x: bf16[M, K], w: bf16[N, K]) -> (y: f32[M, N]) {\n  y = x @ w\n}");
+  const Program stacked = program_of(
+      "program p(a: bf16[M, N], b: bf16[M, L], x: bf16[M, K]) -> (da: +f32[N, K], db: +f32[L, K]) "
+      "{\n  da += a @ x\n  db += b @ x\n}");
+  const auto all = [](std::size_t tile, std::size_t) {
+    return everything || tile < 2;
+  };
+  EXPECT_TRUE(jobs.add("plain", plain, {{"M", 130}, {"N", 200}, {"K", 1104}}, 4, all));
+  EXPECT_TRUE(jobs.add("plain", plain, {{"M", 500}, {"N", 200}, {"K", 600}}, 6, all));
+  EXPECT_TRUE(
+      jobs.add("stacked", stacked, {{"M", 900}, {"N", 136}, {"L", 64}, {"K", 200}}, 4, all));
+  jobs.run();
+}
+
+// ---- what a run would say of a kernel that is wrong ----
+
+class BrokenGemm : public ::testing::Test {
+ protected:
+  static std::string fault(const std::function<void(Plan&)>& breaks) {
+    const Program program = program_of(
+        "program p(x: bf16[M, K], w: bf16[N, K], r: bf16[M, N]) -> (y: bf16[M, N]) {\n"
+        "  y = x @ w + r\n}");
+    const Sizes sizes = bind_sizes(program, {{"M", 200}, {"N", 200}, {"K", 64}});
+    const std::vector<OwnedTensor> inputs = random_inputs(program, sizes, 1);
+    std::vector<Tensor> params;
+    for (const OwnedTensor& input : inputs) params.push_back(input.tensor());
+    OwnedTensor result(DType::bf16, {200, 200});
+    std::vector<std::string> reasons;
+    Plan plan = *plan_gemm(check(program), sizes, dense_layouts(program, sizes), {.processors = 2},
+                           nullptr, reasons);
+    breaks(plan);
+    try {
+      launch_gemm(plan, params, std::vector{result.tensor()});
+    } catch (const InternalError& error) {
+      return error.what();
+    }
+    return "nothing was noticed";
+  }
+  static void replace(std::string& text, const std::string& from, const std::string& to) {
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+  }
+};
+
+TEST_F(BrokenGemm, ATileComputedTwiceIsSeen) {
+  const std::string why =
+      fault([](Plan& plan) { std::copy_n(plan.tables[0].begin(), 4, plan.tables[0].begin() + 4); });
+  EXPECT_NE(why.find("stored twice"), std::string::npos) << why;
+}
+
+TEST_F(BrokenGemm, ATileThatNobodyComputesIsSeen) {
+  const std::string why = fault([](Plan& plan) { plan.tables[0][0] = ~0u; });
+  EXPECT_NE(why.find("is stored 0 times"), std::string::npos) << why;
+}
+
+TEST_F(BrokenGemm, BytesThatNeverComeAreSeen) {
+  const std::string why =
+      fault([](Plan& plan) { replace(plan.page, "return 8192;", "return 16384;"); });
+  EXPECT_NE(why.find("wait for ever"), std::string::npos) << why;
+}
+
+TEST_F(BrokenGemm, AMapThatTheDriverRefusesIsSeen) {
+  const std::string why = fault([](Plan& plan) { plan.launches[0].maps[0].axes[1].stride += 1; });
+  EXPECT_NE(why.find("no multiple of 16 bytes"), std::string::npos) << why;
+}
+
+// ---- plans of all programs at large sizes ----
+
+TEST(GemmPlan, MeetsTheRulesOfTheCopyEngine) {
+  const std::vector<Sizes> known = {
+      {{"B", 2},
+       {"S", 8192},
+       {"T", 8192},
+       {"M", 16384},
+       {"D", 2048},
+       {"H", 16},
+       {"G", 4},
+       {"E", 128},
+       {"F", 5632},
+       {"N", 4096},
+       {"K", 4096},
+       {"Q", 2048},
+       {"P", 512},
+       {"A", 2048},
+       {"V", 50304},
+       {"R", 16}},
+      {{"B", 1},
+       {"S", 200},
+       {"T", 200},
+       {"M", 1000},
+       {"D", 328},
+       {"H", 5},
+       {"G", 1},
+       {"E", 64},
+       {"F", 136},
+       {"N", 264},
+       {"K", 72},
+       {"Q", 320},
+       {"P", 64},
+       {"A", 320},
+       {"V", 50264},
+       {"R", 8}},
+  };
+  int plans = 0;
+  for (const testing::Found& found : testing::every_program()) {
+    const Checked checked = check(found.program);
+    if (checked.kind() != KernelKind::gemm) continue;
+    for (const Sizes& from : known) {
+      Sizes sizes;
+      try {
+        sizes = testing::sizes_from(found.program, from);
+      } catch (const ProgramError&) {
+        continue;
+      }
+      SCOPED_TRACE(found.where + " " + testing::text_of(sizes));
+      std::vector<std::string> reasons;
+      const std::vector<Layout> layouts = dense_layouts(found.program, sizes);
+      const auto plan = plan_gemm(checked, sizes, layouts, {}, nullptr, reasons);
+      if (!plan) continue;
+      ++plans;
+      const Launch& launch = plan->launches.at(0);
+      EXPECT_LE(launch.shared, Target().shared);
+      EXPECT_EQ(launch.grid[0] % launch.cluster, 0);
+      EXPECT_LE(argument_bytes(launch), 32764);
+      for (const MapSpec& map : launch.maps) {
+        EXPECT_EQ(map_fault(map, nullptr), "");
+        // All of it lies inside the tensor.
+        const auto tensor = static_cast<std::size_t>(map.tensor);
+        const std::size_t params = found.program.params().size();
+        const Type& type = tensor < params ? found.program.params()[tensor].type
+                                           : found.program.results()[tensor - params].type;
+        std::int64_t last = map.offset;
+        for (std::size_t a = 0; a < map.axes.size(); ++a) {
+          last += (map.axes[a].extent - 1) * (a == 0 ? 1 : map.axes[a].stride);
+        }
+        EXPECT_GE(map.offset, 0);
+        EXPECT_LT(last, elements_of(type, sizes)) << type.dims.size();
+        EXPECT_EQ(map.dtype, type.dtype);
+      }
+    }
+  }
+  EXPECT_GT(plans, 300);
+}
+
+}  // namespace
+}  // namespace coda::cuda
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    coda::cuda::everything |= std::string_view(argv[i]) == "--long";
+  }
+  return RUN_ALL_TESTS();
+}
