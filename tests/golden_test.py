@@ -1,4 +1,5 @@
-"""What grad and rewrite make of every block of programs/, as text: tests/golden/.
+"""What grad and rewrite make of every block of programs/, and the CUDA of typical programs, as text:
+tests/golden/.
 
 `pytest tests/golden_test.py --update` writes the texts; the diff is then the change to review.
 """
@@ -20,6 +21,18 @@ BLOCKS = [(path.name, s) for path in sorted(PROGRAMS.glob("*.coda"))
 FAMILIES = {"llama": (4, 9), "qwen2": (4, 9), "qwen3": (4, 9), "gpt2": (6, 9), "gemma": (6, 11),
             "parallel": (2, 5)}
 
+# Products of a layer of width 2048, one for each thing that the fast path does.
+PAGES = [
+    ("linear", "linear", "M=16384 N=2048 K=2048"),
+    ("norm", "residual_norm", "M=16384 N=2048 K=2048"),
+    ("gated", "norm_swiglu", "M=16384 K=2048 F=5632"),
+    ("gated", "swiglu_grad", "M=16384 D=2048 F=5632"),
+    ("rope", "norm_rope", "B=2 S=8192 D=2048 H=16 G=4 E=128"),
+    ("cross_entropy", "cross_entropy_partial", "M=16384 K=2048 V=50304"),
+    ("weight_grad", "weight_grad", "M=16384 N=2048 K=2048"),
+    ("norm", "rmsnorm_grad", "M=16384 F=5632 D=2048"),
+]
+
 
 def stem(file, block):
     return f"{file.removesuffix('.coda')}.{block.name}"
@@ -38,7 +51,7 @@ def outputs(coda, file, block):
 def compare(request, golden, got):
     path = GOLDEN / golden
     if request.config.getoption("--update"):
-        GOLDEN.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(got)
     assert path.exists(), f"{path} is missing: pytest tests/golden_test.py --update"
     assert got == path.read_text(), f"{golden} changed: pytest tests/golden_test.py --update"
@@ -75,7 +88,17 @@ def test_layers_of_a_stack_have_no_more_kernels_than_by_hand(coda, request, fami
 def test_no_golden_text_is_left_over():
     stems = {stem(file, block) for file, block in BLOCKS} | set(FAMILIES)
     left = [p.name for p in GOLDEN.glob("*.coda") if p.name.rsplit(".", 2)[0] not in stems]
+    pages = {name for _, name, _ in PAGES}
+    left += [p.name for p in (GOLDEN / "cuda").glob("*.page")
+             if p.stem not in pages and not p.stem.startswith("stream_")]
     assert not left
+
+
+@pytest.mark.parametrize("file,name,sizes", PAGES, ids=[name for _, name, _ in PAGES])
+def test_cuda_pages_are_the_golden_ones(coda, request, file, name, sizes):
+    program = str(PROGRAMS / f"{file}.coda")
+    page = coda.command("emit", program, "--program", name, "--size", *sizes.split())
+    compare(request, f"cuda/{name}.page", page)
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.coda")), ids=lambda p: p.name)
