@@ -15,7 +15,7 @@ namespace coda::cuda {
 namespace {
 
 constexpr std::int64_t kTileRows = 128, kTileDepth = 64;
-constexpr std::int64_t kShortestPart = 4;  // k steps of a tile that workers share
+constexpr std::int64_t kShortestPart = 16;  // k steps of a tile that workers share
 constexpr std::size_t kMaxSpaces = 15;
 // L2 hints of the copy engine.
 // What scratch memory is not by chance: a flag that says that a part of a tile is there.

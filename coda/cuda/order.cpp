@@ -9,6 +9,9 @@ namespace {
 
 constexpr std::uint32_t kPart = 0xffff;  // of Piece::fix: not the owner
 
+// What a part costs in k steps, beside its own: the worker that leaves it, the owner that adds it.
+constexpr std::int64_t kLeave = 8, kAdd = 14;
+
 struct Entry {
   std::uint32_t tile = 0;
   std::int64_t cost = 0;
@@ -42,6 +45,7 @@ Lists shared(Lists lists, const std::vector<Entry>& tiles, std::int64_t limit,
   for (const Entry& tile : tiles) {
     std::int64_t first = 0, parts = 0;
     Piece* owner = nullptr;
+    std::size_t owner_worker = 0;
     while (first < depth) {
       const auto room = [&] {
         return (limit - lists.load[order[at]]) / tile.cost;
@@ -55,12 +59,14 @@ Lists shared(Lists lists, const std::vector<Entry>& tiles, std::int64_t limit,
       if (first == 0) {
         owners[worker].push_back(piece);
         owner = &owners[worker].back();
+        owner_worker = worker;
       } else {
         piece.fix = kPart << 16 | static_cast<std::uint32_t>(lists.areas + parts);
         ++parts;
         lists.pieces[worker].push_back(piece);
       }
-      lists.load[worker] += steps * tile.cost;
+      lists.load[worker] += (steps + (first > 0 ? kLeave : 0)) * tile.cost;
+      if (first > 0) lists.load[owner_worker] += kAdd * tile.cost;
       first += steps;
     }
     if (parts > 0) {
@@ -147,13 +153,10 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
     // An equal share for all, and somewhat more where pieces of the shortest length do not fill it.
     const std::int64_t all = std::accumulate(load.begin(), load.end(), std::int64_t{0});
     const std::int64_t fair = (all + options.workers - 1) / options.workers;
-    // Sharing costs a trip of the accumulators through memory: worth so many k steps.
-    constexpr std::int64_t kTrip = 2;
     Lists best = lists;
     for (std::int64_t more = 0; more < options.depth; ++more) {
       Lists tried = shared(before, last, fair + more * options.tile_columns / 2, options);
-      const std::int64_t trip = kTrip * options.tile_columns;
-      if (tried.longest() + trip < best.longest() + (best.areas > 0 ? trip : 0)) {
+      if (tried.longest() < best.longest()) {
         best = std::move(tried);
       }
     }
