@@ -77,6 +77,7 @@ TileText::TileText(const Region& places, std::span<const Layout> layouts, Argume
                            "lane",
                            "lane_id",
                            "load_column",
+                           "load_column_of",
                            "load_column_pair",
                            "load_halves",
                            "load_pairs",

@@ -164,24 +164,41 @@ void TileText::store_column_blocks(std::size_t index, Value value) {
   const std::optional<Line> line = line_of(columns);
   if (!line || line->period != places_.columns()) refuse(value, "is no matrix in memory");
   const std::string sums = lower(value).parts[0];
-  // A slot of its own, or one whose contents have been read.
-  int slot = -1;
-  for (std::size_t s = 0; s < out_.slots.size() && slot < 0; ++s) {
+  // Several sums share a slot, and go there at once; the only one goes after the last chunk, where
+  // a slot may have been read.
+  const bool several = std::ranges::count_if(places_.nodes(), [&](int n) {
+                         const Node& node = program_.nodes()[static_cast<std::size_t>(n)];
+                         return node.op == Op::block_sum &&
+                                places_.role_of(node.args[0], node.attr.axis) == Role::row;
+                       }) > 1;
+  int slot = several ? sums_slot_ : -1;
+  for (std::size_t s = 0; !several && s < out_.slots.size() && slot < 0; ++s) {
     if (out_.slots[s].store.empty() && out_.slots[s].drain.empty()) slot = static_cast<int>(s);
   }
   if (slot < 0) {
     slot = static_cast<int>(out_.slots.size());
     out_.slots.push_back({});
+    if (several) sums_slot_ = slot;
   }
+  const int bytes = shape_.unit * 4;  // of a warp's sums
+  if (several && (sums_ + 1) * bytes > (shape_.unit == 64 ? 2048 : 1024))
+    refuse(value, "is one sum too many");
+  const std::string offset = std::to_string(several ? sums_++ * bytes : 0);
   SlotUse& use = out_.slots[static_cast<std::size_t>(slot)];
-  use.drain = "      drain_columns<" + std::to_string(shape_.unit) + ", P::kSlotBytes / 4>(from, " +
-              pointer_of(tensor, result.value, strides, result.name) + ", " +
-              arguments_.number(result.name + "_block", block_stride) + ", " +
-              arguments_.number(result.name + "_column", line->stride) + ", row, unit * " +
-              std::to_string(shape_.unit) +
-              ", P::row_count(args, s), P::columns(args, s), lane_id);\n";
-  out_.after += "        // store " + result.name + "\n        put_column_sums(slot[" +
-                std::to_string(slot) + "] + warp * (P::kSlotBytes / 4), " + sums + ", lane_id);\n";
+  use.drain +=
+      "      drain_columns<" + std::to_string(shape_.unit) + ", P::kSlotBytes / 4>(from + " +
+      offset + ", " + pointer_of(tensor, result.value, strides, result.name) + ", " +
+      arguments_.number(result.name + "_block", block_stride) + ", " +
+      arguments_.number(result.name + "_column", line->stride) + ", row, unit * " +
+      std::to_string(shape_.unit) + ", P::row_count(args, s), P::columns(args, s), lane_id);\n";
+  const std::string to =
+      "(slot[" + std::to_string(slot) + "] + warp * (P::kSlotBytes / 4) + " + offset + ", ";
+  if (several) {
+    out_.stores += "        put_column_sum" + to + "j, " + sums + "[j], lane_id);\n";
+  } else {
+    out_.after += "        // store " + result.name + "\n        put_column_sums" + to + sums +
+                  ", lane_id);\n";
+  }
 }
 
 void TileText::store_picked(std::size_t index, const Held& held) {

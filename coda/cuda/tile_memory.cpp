@@ -100,6 +100,15 @@ TileText::Held TileText::lower_column_vector(Value value) {
   if (line->stride == 1 && size_of(dtype) == 2 && is_float(dtype) && of_units &&
       line->period % 2 == 0 && layouts_[static_cast<std::size_t>(value.id)].alignment >= 4 &&
       places_.offset(value, strides) % 2 == 0 && (passes_ == 0 || group_units() == 1)) {
+    // NOTE: the registers of one such vector are there for a whole unit, those of two are not.
+    if (!columns_.empty() && !columns_.contains(value.id)) {
+      for (int p = 0; p < parts; ++p) {
+        reads.push_back("load_column_of<" + pair_of(dtype) + ">(" + pointer + ", " + first +
+                        (p == 0 ? "" : " + " + std::to_string(half)) + " + j * 16 + g * 8, " +
+                        period + ")");
+      }
+      return name_parts(value, Where::chunk, lane, reads);
+    }
     const auto [entry, fresh] = columns_.try_emplace(value.id);
     const std::string chunks = std::to_string(chunks_of(shape_));
     for (int p = 0; p < parts && fresh; ++p) {
@@ -121,11 +130,10 @@ TileText::Held TileText::lower_column_vector(Value value) {
                    layouts_[static_cast<std::size_t>(value.id)].alignment >= 8;
   const std::string element = std::string(element_of(dtype));
   for (int p = 0; p < parts; ++p) {
-    const std::string at =
-        (columns == Columns::half ? "column % " + std::to_string(half)
-         : of_head                ? "column % " + std::to_string(shape_.head)
-                                  : "column") +
-        (p == 0 ? "" : " + " + std::to_string(half));
+    const std::string at = (columns == Columns::half ? "column % " + std::to_string(half)
+                            : of_head                ? "column % " + std::to_string(shape_.head)
+                                                     : "column") +
+                           (p == 0 ? "" : " + " + std::to_string(half));
     if (two) {
       reads.push_back("load_column_pair(" + pointer + ", " + at + ", column_count)");
       continue;

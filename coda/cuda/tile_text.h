@@ -120,7 +120,8 @@ class TileText {
   int passes_ = 0;                    // more than 0: in a pass over a head
   std::string group_code_;            // before the chunks of a head
   std::map<std::string, std::string> kept_;
-  std::string picked_;  // the flags of the rows that a pick has found
+  int sums_slot_ = -1, sums_ = 0;  // where sums of columns wait
+  std::string picked_;             // the flags of the rows that a pick has found
 };
 
 }  // namespace coda::cuda

@@ -326,6 +326,18 @@ __device__ __forceinline__ ColumnPairs<kChunks> load_columns(const void* vector,
   }
   return out;
 }
+// One pair, read where it is used.
+template <class Pair>
+__device__ __forceinline__ Column load_column_of(const void* vector, int column, int count) {
+  u32 word = 0;
+  if (column < count)
+    asm("ld.global.nc.b32 %0, [%1];"
+        : "=r"(word)
+        : "l"(static_cast<const char*>(vector) + column * 2ll));
+  Column out;
+  Pair::unpack(word, out.x[0][0], out.x[0][1]);
+  return out;
+}
 template <class Pair, int kChunks>
 __device__ __forceinline__ Column column_of(const ColumnPairs<kChunks>& pairs, int j, int g) {
   Column out;
@@ -594,15 +606,16 @@ __device__ __forceinline__ float column_sum(const Chunk& tile, int lane) {
   return s + shuffle_xor(s, 4);
 }
 
-// A warp's sums of a unit into its part of a slot, as floats in column order.
+// A warp's sums into its part of a slot, as floats in column order: of chunk j, or of a unit.
+__device__ __forceinline__ void put_column_sum(u32 to, int j, float sum, int lane) {
+  const int column = (lane >> 4) * 8 + (lane % 4) * 2 + (lane >> 3 & 1);
+  if ((lane & 4) == 0)
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (j * 16 + column) * 4), "f"(sum) : "memory");
+}
 template <int kChunks>
 __device__ __forceinline__ void put_column_sums(u32 to, const float (&sums)[kChunks], int lane) {
-  const int column = (lane >> 4) * 8 + (lane % 4) * 2 + (lane >> 3 & 1);
-  if ((lane & 4) != 0) return;
 #pragma unroll
-  for (int j = 0; j < kChunks; j++)
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (j * 16 + column) * 4), "f"(sums[j])
-                 : "memory");
+  for (int j = 0; j < kChunks; j++) put_column_sum(to, j, sums[j], lane);
 }
 // The four warps' sums of `kColumns` columns, kPart bytes apart, added and stored.
 template <int kColumns, int kPart>
