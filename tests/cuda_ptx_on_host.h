@@ -275,11 +275,16 @@ static void ld_global_nc_v4_b32(const V& v, const void* from) {
   std::get<0>(v) = words[0], std::get<1>(v) = words[1];
   std::get<2>(v) = words[2], std::get<3>(v) = words[3];
 }
-static void ld_global_cg_f32(float& x, const float* from) {
-  x = *from;
+template <class V>
+static void ld_global_cg_v4_f32(const V& v, const float* from) {
+  if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0) fail("four misaligned numbers");
+  std::get<0>(v) = from[0], std::get<1>(v) = from[1];
+  std::get<2>(v) = from[2], std::get<3>(v) = from[3];
 }
-static void st_global_cg_f32(float* to, float x) {
-  *to = x;
+template <class V>
+static void st_global_cg_v4_f32(float* to, const V& v) {
+  if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0) fail("four misaligned numbers");
+  to[0] = std::get<0>(v), to[1] = std::get<1>(v), to[2] = std::get<2>(v), to[3] = std::get<3>(v);
 }
 static void ld_acquire_gpu_u64(u64& x, const void* from) {
   wait_until("a flag", nullptr, true);

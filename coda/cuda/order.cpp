@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint32_t kPart = 0xffff;  // of Piece::fix: not the owner
 
 // What a part costs in k steps, beside its own: the worker that leaves it, the owner that adds it.
-constexpr std::int64_t kLeave = 8, kAdd = 14;
+constexpr std::int64_t kLeave = 4, kAdd = 9;
 
 struct Entry {
   std::uint32_t tile = 0;

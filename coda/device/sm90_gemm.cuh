@@ -505,7 +505,7 @@ struct Gemm {
 
   // ---- tiles that several workers share: accumulators in global memory, a flag for each area
   static __device__ __forceinline__ float* area_of(const Arguments& args, int area, int thread) {
-    return args.areas + static_cast<long long>(area) * kTileM * P::kTileN + thread;
+    return args.areas + static_cast<long long>(area) * kTileM * P::kTileN + thread * 4;
   }
   static __device__ __forceinline__ void leave_part(const Arguments& args,
                                                     const float (&acc)[kRowHalves][P::kTileN / 2],
@@ -514,9 +514,10 @@ struct Gemm {
 #pragma unroll
     for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
-      for (int x = 0; x < P::kTileN / 2; x++)
-        asm volatile("st.global.cg.f32 [%0], %1;" ::"l"(to + (i * P::kTileN / 2 + x) * 128),
-                     "f"(acc[i][x])
+      for (int x = 0; x < P::kTileN / 2; x += 4)
+        asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                         to + (i * P::kTileN / 2 + x) * 128),
+                     "f"(acc[i][x]), "f"(acc[i][x + 1]), "f"(acc[i][x + 2]), "f"(acc[i][x + 3])
                      : "memory");
     named_sync(kPartSync + me, 128);
     if (thread == 0)
@@ -541,13 +542,14 @@ struct Gemm {
 #pragma unroll
       for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
-        for (int x = 0; x < P::kTileN / 2; x++) {
-          float more;
-          asm volatile("ld.global.cg.f32 %0, [%1];"
-                       : "=f"(more)
+        for (int x = 0; x < P::kTileN / 2; x += 4) {
+          float more[4];
+          asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                       : "=f"(more[0]), "=f"(more[1]), "=f"(more[2]), "=f"(more[3])
                        : "l"(from + (i * P::kTileN / 2 + x) * 128)
                        : "memory");
-          acc[i][x] += more;
+#pragma unroll
+          for (int y = 0; y < 4; y++) acc[i][x + y] += more[y];
         }
     }
   }
