@@ -1,5 +1,5 @@
-"""What grad and rewrite make of every block of programs/, and the CUDA of typical programs, as text:
-tests/golden/.
+"""What grad and rewrite make of every block of programs/, and the CUDA of typical programs:
+tests/golden/, as text.
 
 `pytest tests/golden_test.py --update` writes the texts; the diff is then the change to review.
 """
