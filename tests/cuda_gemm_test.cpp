@@ -111,6 +111,13 @@ std::function<bool(std::size_t, std::size_t)> some_tiles(std::size_t& turn) {
   };
 }
 
+std::function<bool(std::size_t, std::size_t)> one_tile(std::size_t& turn) {
+  const std::size_t now = turn++;
+  return [now](std::size_t tile, std::size_t tiles) {
+    return tile == now % tiles;
+  };
+}
+
 // Under sanitizers a sample will do.
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::size_t kEach = 7;
@@ -134,6 +141,27 @@ TEST(CudaGemm, CasesErrNoMoreThanTheUnfusedSequence) {
     if (!any) std::printf("the fast path refuses %s\n", test_name(entry).c_str());
   }
   EXPECT_GE(jobs.size() * kEach, 10u);
+  jobs.run();
+}
+
+// The kernels of the golden schedules, at small sizes: all with --long, else a sample.
+TEST(CudaGemm, ProgramsOfSchedulesAreRight) {
+  const Sizes known = {{"B", 2},   {"S", 64},  {"T", 64},  {"M", 136}, {"D", 256}, {"H", 2},
+                       {"G", 1},   {"E", 128}, {"F", 200}, {"N", 264}, {"K", 136}, {"Q", 128},
+                       {"P", 136}, {"A", 256}, {"V", 328}, {"R", 8}};
+  Jobs jobs;
+  std::size_t turn = 0, index = 0;
+  const std::size_t each = kEach * (everything ? 1 : 12);
+  for (const testing::Found& found : testing::every_program()) {
+    if (check(found.program).kind() != KernelKind::gemm || index++ % each != 0) continue;
+    try {
+      const Sizes sizes = testing::sizes_from(found.program, known);
+      jobs.add(found.where, found.program, sizes, 2, one_tile(turn));
+    } catch (const ProgramError&) {
+      continue;  // such sizes are none of its
+    }
+  }
+  EXPECT_GE(jobs.size() * each, 100u);
   jobs.run();
 }
 
