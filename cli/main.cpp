@@ -54,6 +54,8 @@ int run(int argc, char** argv) {
   coda::add_rewrite(app);
   coda::add_explain(app);
   coda::add_emit(app);
+  coda::add_tune(app);
+  coda::add_build(app);
   coda::add_verify(app);
   coda::add_run(app);
   coda::add_train(app);
@@ -97,8 +99,7 @@ int main(int argc, char** argv) {
   } catch (const coda::ProgramError& error) {
     return fail(argc, argv, error, coda::kRefused);
   } catch (const coda::Unsupported& error) {
-    const coda::ProgramError shown("unsupported: " + std::string(error.what()),
-                                   "run it on another device");
+    const coda::ProgramError shown("unsupported: " + std::string(error.what()), error.fix());
     return fail(argc, argv, shown, coda::kUnsupported);
   } catch (const std::bad_alloc&) {
     const coda::ProgramError shown("not enough memory for these sizes", "give smaller sizes");

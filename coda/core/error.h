@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace coda {
@@ -49,7 +50,13 @@ class ProgramError : public std::runtime_error {
 
 class Unsupported : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Unsupported(const std::string& message, std::string fix = "run it on another device")
+      : std::runtime_error(message), fix_(std::move(fix)) {}
+
+  const std::string& fix() const { return fix_; }  // empty: the message says what to do
+
+ private:
+  std::string fix_;
 };
 
 class InternalError : public std::logic_error {

@@ -198,7 +198,7 @@ struct DriverLoad {
 
 const Driver& Driver::get() {
   const DriverLoad& load = DriverLoad::once();
-  if (load.problem) throw Unsupported("the device cuda is not available: " + *load.problem);
+  if (load.problem) throw Unsupported("the device cuda is not available: " + *load.problem, "");
   load.driver.make_current();
   return load.driver;
 }
@@ -225,15 +225,16 @@ void Driver::check(Result result, std::string_view call, std::string_view progra
         text += "; " + readable_bytes(static_cast<std::int64_t>(free)) + " of " +
                 readable_bytes(static_cast<std::int64_t>(total)) + " are free";
       }
-      throw Unsupported(text);
+      throw Unsupported(
+          text, "give smaller sizes, or free memory of the GPU: nvidia-smi shows who has it");
     }
     case Result::invalid_image:
     case Result::no_binary_for_gpu:
     case Result::unsupported_ptx:
       throw Unsupported(text + "; the kernel was compiled for another GPU than " +
-                        facts_.target.architecture + ", or by a newer CUDA than the driver's " +
-                        cuda_version(facts_.driver) +
-                        ": update the driver, or set CODA_NVRTC to a libnvrtc of that version");
+                            facts_.target.architecture + ", or by a newer CUDA than the driver's " +
+                            cuda_version(facts_.driver),
+                        "update the driver, or set CODA_NVRTC to a libnvrtc of that version");
     case Result::launch_out_of_resources:
       throw InternalError(text +
                           "; the kernel asks for more registers or shared memory than a "

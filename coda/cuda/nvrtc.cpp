@@ -191,7 +191,7 @@ const Library& library() {
 }
 
 const Library& need_library() {
-  if (!library().problem.empty()) throw Unsupported(library().problem);
+  if (!library().problem.empty()) throw Unsupported(library().problem, "");
   return library();
 }
 
@@ -227,7 +227,8 @@ class Unit {
     if (status == Status::success) return log;
     if (status == Status::invalid_option) {
       throw Unsupported("NVRTC " + version() + " (" + library_.path + ") refuses the options for " +
-                        name_ + ": " + first_errors(log, name_, page_));
+                        name_ + ": " + first_errors(log, name_, page_),
+                        kInstall);
     }
     if (status == Status::compilation) {
       throw InternalError("the CUDA page of " + name_ + " does not compile:\n" +
