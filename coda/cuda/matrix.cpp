@@ -8,7 +8,7 @@
 namespace coda::cuda {
 namespace {
 
-void merge(std::vector<Loop>& loops, Loop loop) {
+void merge(std::vector<MemoryLoop>& loops, MemoryLoop loop) {
   if (loop.extent == 1) return;
   if (!loops.empty() && loops.back().stride == loop.stride * loop.extent) {
     loops.back() = {loops.back().extent * loop.extent, loop.stride};
@@ -53,8 +53,8 @@ OperandResult operand_matrix(const Program& program, const Operand& operand, con
     matrix.offset += offset.count * layout.strides[static_cast<std::size_t>(offset.factor)];
   }
   const std::vector<Factor> factors = factors_of(program.type(operand.value));
-  std::vector<Loop> outer, inner;
-  const auto append = [&](std::vector<Loop>& loops, std::int64_t& extent,
+  std::vector<MemoryLoop> outer, inner;
+  const auto append = [&](std::vector<MemoryLoop>& loops, std::int64_t& extent,
                           const std::vector<SubAxis>& axes) {
     for (const SubAxis& axis : axes) {
       extent *= axis.extent;

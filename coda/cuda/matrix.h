@@ -14,7 +14,7 @@
 namespace coda::cuda {
 
 // Loops over memory, neighbours merged, extents of 1 left out; strides in elements.
-struct Loop {
+struct MemoryLoop {
   std::int64_t extent = 1;
   std::int64_t stride = 0;
 };
