@@ -13,6 +13,8 @@ void add_grad(CLI::App& app);
 void add_rewrite(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_emit(CLI::App& app);
+void add_tune(CLI::App& app);
+void add_build(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_run(CLI::App& app);
 void add_train(CLI::App& app);

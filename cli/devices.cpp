@@ -27,7 +27,7 @@ std::unique_ptr<Backend> device_backend(const std::string& name, const cuda::Pla
   if (name == "cpu") return cpu::backend();
   if (name == "cuda") {
     if (const auto problem = cuda::Driver::problem()) {
-      throw Unsupported("skipped: no GPU: " + *problem);
+      throw Unsupported("skipped: no GPU: " + *problem, "");
     }
     return cuda::backend({.plan = plan});
   }
@@ -89,6 +89,24 @@ Executor device_executor(const std::string& device, std::optional<Schedule> sche
                 executable.scratch_bytes(),
                 [&](auto inside_params, auto inside_results, auto scratch) {
                   executable.run(inside_params, inside_results, scratch);
+                });
+  };
+}
+
+Executor bundle_executor(std::shared_ptr<const cuda::Bundle> bundle) {
+  struct Opened {
+    std::unique_ptr<Backend> backend;
+    std::optional<Executable> executable;
+  };
+  auto opened = std::make_shared<Opened>();
+  opened->backend = cuda::bundle_backend(bundle);
+  opened->executable.emplace(bundle->schedule, *opened->backend, bundle->sizes);
+  return [opened](const Program& program, const Sizes&, std::span<const Tensor> params,
+                  std::span<const Tensor> results) {
+    run_guarded(opened->backend->memory(), program.name(), params, results,
+                opened->executable->scratch_bytes(),
+                [&](auto inside_params, auto inside_results, auto scratch) {
+                  opened->executable->run(inside_params, inside_results, scratch);
                 });
   };
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "coda/backend/backend.h"
-#include "coda/cuda/choose.h"
+#include "coda/cuda/bundle.h"
 #include "coda/program/schedule.h"
 #include "coda/reference/verify.h"
 
@@ -19,6 +19,9 @@ std::vector<std::string> device_names();
 // Unsupported where this machine lacks the device. `plan` is for the GPU.
 std::unique_ptr<Backend> device_backend(const std::string& name,
                                         const cuda::PlanOptions& plan = {});
+
+// Runs the bundle's schedule on the GPU that it was built for, tensors between guard zones.
+Executor bundle_executor(std::shared_ptr<const cuda::Bundle> bundle);
 
 // Runs on that device: programs are checked and run as one kernel, blocks are rewritten first. What
 // was compiled for the last program and sizes is kept. With a schedule the executor runs that, step

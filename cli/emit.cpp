@@ -2,80 +2,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/sources.h"
+#include "cli/pieces.h"
 #include "coda/core/error.h"
 #include "coda/core/file.h"
 #include "coda/core/flags.h"
 #include "coda/cuda/cache.h"
-#include "coda/cuda/choose.h"
 #include "coda/cuda/driver.h"
-#include "coda/rewrite/rewrite.h"
 
 namespace coda {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kDefaultSize = 128;
-
 struct Options {
   std::string file, name, tile, output;
   std::vector<std::string> sizes;
   bool ptx = false, sass = false, cubin = false;
 };
-
-// What runs as one kernel, and its sizes.
-struct Piece {
-  Program program;
-  Sizes sizes;
-};
-
-std::vector<Piece> pieces_of(const Options& options) {
-  const Runnable runnable = load_runnable(options.file, options.name);
-  const Sizes sizes = complete_sizes(runnable.program, sizes_from(options.sizes), kDefaultSize);
-  Schedule schedule;
-  if (runnable.schedule) {
-    schedule = *runnable.schedule;
-  } else if (runnable.program.kind() == Program::Kind::block) {
-    schedule = rewrite(runnable.program).forward.schedule;
-  } else {
-    return {{runnable.program, sizes}};
-  }
-  std::vector<Piece> pieces;
-  for (const Step& step : schedule.steps) {
-    Sizes chunk = sizes;
-    if (step.loop >= 0) {
-      const Loop& loop = schedule.loops[static_cast<std::size_t>(step.loop)];
-      chunk[loop.dim] = std::min(loop.size, sizes.at(loop.dim));
-    }
-    pieces.push_back({step.program, chunk});
-  }
-  return pieces;
-}
-
-// This machine's GPU, or an H200.
-cuda::Target target_of_machine() {
-  if (cuda::Driver::problem()) return {};
-  return cuda::Driver::get().device().target;
-}
-
-std::string launch_text(const cuda::Launch& launch) {
-  std::string text = launch.entry + ": ";
-  for (std::size_t i = 0; i < 3; ++i) {
-    text += (i == 0 ? "" : " × ") + std::to_string(launch.grid[i]);
-  }
-  text += " blocks of " + std::to_string(launch.block) + " threads";
-  if (launch.cluster > 1) text += ", clusters of " + std::to_string(launch.cluster);
-  if (launch.shared > 0) text += ", " + cuda::readable_bytes(launch.shared) + " of shared memory";
-  return text;
-}
 
 // What stands beside the page, on the error output: the page itself can go into a file.
 void say(const cuda::Plan& plan) {
@@ -132,14 +81,12 @@ void disassemble(const fs::path& tool, const std::string& cubin) {
   int status = 0;
   if (child > 0) waitpid(child, &status, 0);
   fs::remove(path);
-  if (child < 0 || status != 0) throw Unsupported(tool.string() + " failed on the cubin");
+  if (child < 0 || status != 0) throw Unsupported(tool.string() + " failed on the cubin", "");
 }
 
 void emit(const Piece& piece, const Options& options) {
-  const cuda::Target target = target_of_machine();
-  const cuda::Plan plan = cuda::choose_plan(check(piece.program), piece.sizes,
-                                            cuda::dense_layouts(piece.program, piece.sizes), target,
-                                            {.tile = options.tile});
+  const cuda::Target target = machine_target();
+  const cuda::Plan plan = machine_plan(piece, options.tile);
   say(plan);
   const cuda::CompileOptions compiler{.architecture = target.architecture};
   if (options.ptx) {
@@ -159,7 +106,7 @@ void emit(const Piece& piece, const Options& options) {
 }
 
 void run_emit(const Options& options) {
-  const std::vector<Piece> pieces = pieces_of(options);
+  const std::vector<Piece> pieces = load_pieces(options.file, options.name, options.sizes).pieces;
   if (options.cubin && pieces.size() > 1) {
     throw ProgramError("`" + (options.name.empty() ? options.file : options.name) + "` is " +
                            std::to_string(pieces.size()) + " kernels, and a cubin holds one",

@@ -11,6 +11,7 @@
 #include "coda/cuda/cache.h"
 #include "coda/cuda/driver.h"
 #include "coda/cuda/nvrtc.h"
+#include "coda/cuda/tuning.h"
 #include "coda/program/library.h"
 
 namespace coda {
@@ -43,6 +44,16 @@ nlohmann::json cache_facts() {
   return {{"folder", cache.folder()}, {"entries", use.entries}, {"bytes", use.bytes}};
 }
 
+nlohmann::json tuning_facts() {
+  nlohmann::json tables = nlohmann::json::array();
+  for (const cuda::TuningSource& source : cuda::tuning_sources()) {
+    nlohmann::json table = {{"path", source.path}, {"entries", source.entries}};
+    if (!source.problem.empty()) table["problem"] = source.problem;
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
 nlohmann::json describe() {
   const dnnl_version_t* onednn = dnnl_version();
   const auto version = [](int a, int b, int c) {
@@ -57,7 +68,7 @@ nlohmann::json describe() {
           {"gpu", gpu_facts()},
           {"nvrtc", nvrtc_facts()},
           {"kernel_cache", cache_facts()},
-          {"tuning_table", nullptr}};
+          {"tuning_tables", tuning_facts()}};
 }
 
 // The objects of describe(), as a person reads them.
@@ -85,11 +96,23 @@ std::string cache_text(const nlohmann::json& cache) {
          cuda::readable_bytes(cache["bytes"].get<std::int64_t>());
 }
 
+std::string tuning_text(const nlohmann::json& tables) {
+  std::string text;
+  for (const nlohmann::json& table : tables) {
+    const auto entries = table["entries"].get<std::int64_t>();
+    text += (text.empty() ? "" : "; ") + table["path"].get<std::string>() + ", " +
+            (table.contains("problem")
+                 ? "not used: " + table["problem"].get<std::string>()
+                 : std::to_string(entries) + (entries == 1 ? " entry" : " entries"));
+  }
+  return text;
+}
+
 std::string text_of(const std::string& key, const nlohmann::json& value) {
   if (key == "gpu") return gpu_text(value);
   if (key == "nvrtc") return nvrtc_text(value);
   if (key == "kernel_cache") return cache_text(value);
-  if (value.is_null()) return "none";
+  if (key == "tuning_tables") return tuning_text(value);
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return value.dump();
   std::string text;

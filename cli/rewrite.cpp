@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cli/commands.h"
+#include "cli/pieces.h"
 #include "cli/sources.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/grad.h"
@@ -27,7 +28,7 @@ struct Options {
   std::string save, recompute, accumulate;
   std::optional<std::int64_t> memory;
   bool ledger = false, trace = false;
-  std::string svg;
+  std::string svg, device;
 };
 
 GradOptions grad_options(const Options& options) {
@@ -160,7 +161,22 @@ void run_rewrite(const Options& options) {
 
 void run_explain(const Options& options) {
   const Report report = report_of(options);
-  std::cout << (options.json ? explain_json(report).dump(2) + "\n" : explain(report));
+  if (!options.json) {
+    std::cout << explain(report);
+    for (const Half& half : report.halves) {
+      if (!options.device.empty()) {
+        std::cout << "\n" << device_text(half.partition.schedule, report.sizes);
+      }
+    }
+    return;
+  }
+  nlohmann::json json = explain_json(report);
+  for (std::size_t i = 0; i < report.halves.size() && !options.device.empty(); ++i) {
+    // One half alone is no array.
+    (json.is_array() ? json[i] : json)["device"] =
+        device_json(report.halves[i].partition.schedule, report.sizes);
+  }
+  std::cout << json.dump(2) << "\n";
 }
 
 // The file among `--grad of=y,z wrt=x,w FILE`.
@@ -255,7 +271,12 @@ void add_explain(CLI::App& app) {
       "explain", "Say in which kernel each statement landed and why, and what each kernel moves");
   const auto options = common(command);
   add_rewriting(command, *options);
-  command->footer("Example: coda explain programs/llama.coda --block mlp --size M=2048");
+  command
+      ->add_option("--device", options->device,
+                   "cuda: also how each kernel runs on this machine's GPU, or else an H200")
+      ->check(CLI::IsMember({"cuda"}));
+  command->footer(
+      "Example: coda explain programs/llama.coda --block mlp --size M=2048 --device cuda");
   command->callback([options] { run_explain(*options); });
 }
 

@@ -153,6 +153,10 @@ void print_summaries(const Program& program, const std::vector<OwnedTensor>& res
 
 void run(const Options& options) {
   Runnable runnable = load_runnable(options.file, options.name);
+  if (runnable.bundle && !(options.dtype + options.dump).empty()) {
+    throw ProgramError(options.file + " is a bundle, which runs as it was built",
+                       "leave out --dtype and --dump, or run the program's text");
+  }
   if (!options.dtype.empty()) runnable = retyped(runnable, dtype_from_flag(options.dtype));
   if (!options.dump.empty()) runnable = exposed(runnable, options.dump);
   const Program& program = runnable.program;
@@ -179,7 +183,10 @@ void run(const Options& options) {
     if (size) sizes.push_back(entry);
     return size;
   });
-  const BoundInputs inputs = bind_inputs(program, entries, sizes_from(sizes), options.seed);
+  Sizes given = sizes_from(sizes);
+  // NOTE: a bundle's own sizes come first: what contradicts them is refused.
+  if (runnable.bundle) given.insert(runnable.bundle->sizes.begin(), runnable.bundle->sizes.end());
+  const BoundInputs inputs = bind_inputs(program, entries, given, options.seed);
   std::vector<OwnedTensor> results;
   std::vector<Tensor> views;
   for (std::size_t i = 0; i < program.results().size(); ++i) {
@@ -188,8 +195,10 @@ void run(const Options& options) {
     if (inputs.before[i].data != nullptr) copy_into(inputs.before[i], results.back().tensor());
     views.push_back(results.back().tensor());
   }
-  device_executor(options.device, runnable.schedule, kernel_tile)(program, inputs.sizes,
-                                                                  inputs.views, views);
+  const Executor executor = runnable.bundle
+                                ? bundle_executor(runnable.bundle)
+                                : device_executor(options.device, runnable.schedule, kernel_tile);
+  executor(program, inputs.sizes, inputs.views, views);
 
   std::map<std::string, std::map<std::string, Tensor>> bundles;
   for (const auto& [name, path] : paths) {

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "coda/check/bind.h"
+#include "coda/cuda/bundle.h"
 #include "coda/rewrite/expose.h"
 #include "coda/rewrite/retype.h"
 
@@ -46,6 +47,12 @@ Runnable runnable_from(Schedule schedule) {
 }  // namespace
 
 Runnable load_runnable(const std::string& path, const std::string& name) {
+  if (cuda::is_bundle(path)) {
+    auto bundle = std::make_shared<const cuda::Bundle>(cuda::read_bundle(path));
+    Runnable runnable = runnable_from(bundle->schedule);
+    runnable.bundle = std::move(bundle);
+    return runnable;
+  }
   const Module module = parse_file(path);
   const Schedule* schedule = module.find_schedule(name);
   if (schedule != nullptr) return runnable_from(*schedule);

@@ -2,6 +2,7 @@
 // as JSON.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -12,6 +13,10 @@
 
 namespace coda {
 
+namespace cuda {
+struct Bundle;
+}
+
 // The program of that name; empty: the last of the file. Throws ProgramError with the nearest name.
 Program load_program(const std::string& path, const std::string& name);
 
@@ -20,8 +25,10 @@ Program load_program(const std::string& path, const std::string& name);
 struct Runnable {
   Program program;
   std::optional<Schedule> schedule = {};
+  std::shared_ptr<const cuda::Bundle> bundle = nullptr;  // what it is compiled into, for one device
 };
-// Of that name; empty: the last of the file. Throws ProgramError with the nearest name.
+// Of that name; empty: the last of the file. A bundle (coda build) is its schedule. Throws
+// ProgramError with the nearest name.
 Runnable load_runnable(const std::string& path, const std::string& name);
 // With every bf16 as `dtype`.
 Runnable retyped(const Runnable& runnable, DType dtype);

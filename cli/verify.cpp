@@ -30,12 +30,15 @@ void run_verify(const Options& options) {
   Runnable runnable = load_runnable(options.file, options.name);
   if (!options.dtype.empty()) runnable = retyped(runnable, dtype_from_flag(options.dtype));
   const Program& program = runnable.program;
-  const Sizes sizes = complete_sizes(program, sizes_from(options.sizes), kDefaultSize);
+  const Sizes sizes = runnable.bundle
+                          ? runnable.bundle->sizes
+                          : complete_sizes(program, sizes_from(options.sizes), kDefaultSize);
   VerifyOptions verify_options;
   verify_options.seeds = options.seeds;
   verify_options.seed = options.seed;
   verify_options.inputs = {Inputs::normal, Inputs::outliers, Inputs::tiny, Inputs::huge};
-  verify_options.layouts = {Layouts::dense, Layouts::padded};
+  verify_options.layouts = {Layouts::dense};
+  if (!runnable.bundle) verify_options.layouts.push_back(Layouts::padded);
   // The reference multiplies matrices by plain loops: large ones take their time.
   using Clock = std::chrono::steady_clock;
   std::optional<Progress> line;
@@ -45,7 +48,9 @@ void run_verify(const Options& options) {
     line->show("verifying: " + std::to_string(done) + " of " + std::to_string(all) + " inputs");
   };
   const std::vector<Verdict> verdicts =
-      verify(program, sizes, device_executor(options.device, runnable.schedule, options.tile),
+      verify(program, sizes,
+             runnable.bundle ? bundle_executor(runnable.bundle)
+                             : device_executor(options.device, runnable.schedule, options.tile),
              verify_options);
   line.reset();
   bool passed = true;

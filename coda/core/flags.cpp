@@ -72,6 +72,10 @@ std::string nvrtc() {
   return variable("CODA_NVRTC");
 }
 
+std::string nvtx_injection() {
+  return variable("NVTX_INJECTION64_PATH");
+}
+
 std::string cuda_home() {
   const std::string home = variable("CUDA_HOME");
   return home.empty() ? variable("CUDA_PATH") : home;

@@ -24,6 +24,9 @@ std::string cache();
 // CODA_NVRTC: the file libnvrtc.so.…; empty: it is looked for.
 std::string nvrtc();
 
+// NVTX_INJECTION64_PATH: set by a profiler that wants names of ranges; empty: there is none.
+std::string nvtx_injection();
+
 // CUDA_HOME, else CUDA_PATH; empty where both are unset.
 std::string cuda_home();
 

@@ -10,6 +10,7 @@
 #include "coda/cuda/gemm.h"
 #include "coda/cuda/general.h"
 #include "coda/cuda/stream.h"
+#include "coda/cuda/tuning.h"
 
 namespace coda::cuda {
 namespace {
@@ -39,10 +40,51 @@ std::optional<GemmTile> pinned_tile(const Checked& checked, const Sizes& sizes,
   throw ProgramError(std::move(message), "give one of: " + known + kGeneral);
 }
 
+// Of a program without a product: "stream/32x8/4". Tiles of products are none of its business.
+std::optional<StreamTile> pinned_stream(const Checked& checked, const Sizes& sizes,
+                                        std::span<const Layout> layouts, const Target& target,
+                                        const PlanOptions& options) {
+  if (!options.tile.starts_with("stream/")) return std::nullopt;
+  const std::vector<StreamTile> tiles = stream_tiles(checked, sizes, layouts, target);
+  const auto found = std::ranges::find(tiles, options.tile, &StreamTile::text);
+  if (found != tiles.end()) return *found;
+  if (options.elsewhere == PlanOptions::Elsewhere::choose) return std::nullopt;
+  std::string known;
+  for (const StreamTile& tile : tiles) known += tile.text() + ", ";
+  throw ProgramError("`" + options.tile + "` is no candidate for " + checked.program().name(),
+                     "give one of: " + known + kGeneral);
+}
+
+// What was measured to be fastest; nullopt where nothing was, or it is no candidate any more.
+std::optional<Plan> tuned_plan(const Checked& checked, const Sizes& sizes,
+                               std::span<const Layout> layouts, const Target& target,
+                               const PlanOptions& options, std::vector<std::string>& reasons) {
+  if (!options.tuning || !options.tile.empty()) return std::nullopt;
+  const TuningEntry* entry = options.tuning->find(checked.program(), sizes, layouts);
+  if (entry == nullptr) return std::nullopt;
+  const PlanOptions pinned{.tile = entry->tile, .elsewhere = PlanOptions::Elsewhere::choose};
+  std::vector<std::string> unused;
+  std::optional<Plan> plan;
+  if (checked.kind() == KernelKind::gemm) {
+    const auto tile = pinned_tile(checked, sizes, layouts, target, pinned, unused);
+    if (tile) plan = plan_gemm(checked, sizes, layouts, target, &*tile, unused);
+  } else {
+    const auto tile = pinned_stream(checked, sizes, layouts, target, pinned);
+    if (tile) plan = plan_stream(checked, sizes, layouts, target, unused, &*tile);
+  }
+  if (plan) {
+    plan->notes.push_back("tuned: " + tuning_text(*entry));
+  } else {
+    reasons.push_back("the tuned tile " + entry->tile + " is no candidate any more");
+  }
+  return plan;
+}
+
 std::optional<Plan> fast_plan(const Checked& checked, const Sizes& sizes,
                               std::span<const Layout> layouts, const Target& target,
                               const PlanOptions& options, std::vector<std::string>& reasons) {
   if (options.tile == kGeneral) return std::nullopt;
+  if (auto tuned = tuned_plan(checked, sizes, layouts, target, options, reasons)) return tuned;
   switch (checked.kind()) {
     case KernelKind::gemm: {
       if (options.tile.empty()) {
@@ -54,8 +96,10 @@ std::optional<Plan> fast_plan(const Checked& checked, const Sizes& sizes,
       reasons.push_back(options.tile + " is no candidate");
       return plan_gemm(checked, sizes, layouts, target, nullptr, reasons);
     }
-    case KernelKind::stream:
-      return plan_stream(checked, sizes, layouts, target, reasons);
+    case KernelKind::stream: {
+      const auto tile = pinned_stream(checked, sizes, layouts, target, options);
+      return plan_stream(checked, sizes, layouts, target, reasons, tile ? &*tile : nullptr);
+    }
     case KernelKind::opaque:
       return std::nullopt;
   }
@@ -71,6 +115,21 @@ Plan choose_plan(const Checked& checked, const Sizes& sizes, std::span<const Lay
   if (!plan) plan = plan_general(checked, sizes, layouts, target);
   plan->notes.insert(plan->notes.begin(), reasons.begin(), reasons.end());
   return *std::move(plan);
+}
+
+std::vector<std::string> tile_candidates(const Checked& checked, const Sizes& sizes,
+                                         std::span<const Layout> layouts, const Target& target,
+                                         std::vector<std::string>& reasons) {
+  std::vector<std::string> tiles;
+  for (const StreamTile& tile : stream_tiles(checked, sizes, layouts, target)) {
+    tiles.push_back(tile.text());
+  }
+  if (checked.kind() != KernelKind::gemm) return tiles;
+  for (const GemmTile& tile : gemm_tiles(checked, sizes, layouts, target, reasons)) {
+    // A tile may be refused only when its page is written.
+    if (plan_gemm(checked, sizes, layouts, target, &tile, reasons)) tiles.push_back(tile.text());
+  }
+  return tiles;
 }
 
 std::vector<Layout> canonical_layouts(const Program& program, const Sizes& sizes,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,13 +11,23 @@
 
 namespace coda::cuda {
 
+class Tuning;
+
 struct PlanOptions {
   // "128x192": that candidate for products; "general": the predicated path; empty: chosen.
   std::string tile;
   // Where that tile is no candidate: an error, or another one is chosen, for schedules whose steps
   // have different ones.
   enum class Elsewhere : std::uint8_t { refuse, choose } elsewhere = Elsewhere::refuse;
+  // Measured choices, which go before the planner's own where no tile is pinned.
+  std::shared_ptr<const Tuning> tuning = nullptr;
 };
+
+// The tiles that `tile` may name for a program, the planner's choice first: what tuning measures.
+// None where there is nothing to choose. The reasons for those refused.
+std::vector<std::string> tile_candidates(const Checked& checked, const Sizes& sizes,
+                                         std::span<const Layout> layouts, const Target& target,
+                                         std::vector<std::string>& reasons);
 
 // A product goes to plan_gemm, a stream to plan_stream, and to plan_general what is neither or what
 // these refused; their reasons then stand in the notes. Throws ProgramError where the pinned tile

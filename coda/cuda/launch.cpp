@@ -10,6 +10,7 @@
 
 #include "coda/core/error.h"
 #include "coda/cuda/cache.h"
+#include "coda/cuda/nvtx.h"
 
 namespace coda::cuda {
 namespace {
@@ -229,6 +230,8 @@ struct Pages::Entry {
 
 std::shared_ptr<const LoadedPage> Pages::load(const Plan& plan, const Target& target,
                                               std::vector<std::string>& notes) {
+  if (plan.launches.empty()) return nullptr;
+  const BesideCapture allowed(Driver::get());
   std::shared_ptr<Entry> entry;
   {
     const std::lock_guard lock(mutex_);
@@ -246,31 +249,41 @@ std::shared_ptr<const LoadedPage> Pages::load(const Plan& plan, const Target& ta
   return entry->page;
 }
 
-Launcher::Launcher(Plan plan, std::vector<DType> dtypes, const Target& target, Pages& pages,
-                   Memory memory)
-    : plan_(std::move(plan)), dtypes_(std::move(dtypes)), memory_(std::move(memory)) {
+MemoryBlock allocate_block(const Memory& memory, std::int64_t bytes, const std::string& program) {
+  const BesideCapture allowed(Driver::get());
+  void* block = nullptr;
+  try {
+    block = memory.allocate(static_cast<std::size_t>(bytes));
+  } catch (const Unsupported& error) {
+    throw Unsupported("program " + program + ": " + error.what(), error.fix());
+  }
+  return {block, [release = memory.release](void* gone) {
+            try {
+              release(gone);
+            } catch (...) {
+              // As above: the driver went first, with its memory.
+            }
+          }};
+}
+
+Launcher::Launcher(Plan plan, std::vector<DType> dtypes, std::shared_ptr<const LoadedPage> page,
+                   const Memory& memory)
+    : plan_(std::move(plan)), dtypes_(std::move(dtypes)), page_(std::move(page)) {
   for (const Launch& launch : plan_.launches) {
     if (argument_bytes(launch) <= kMostArgument) continue;
     throw Unsupported("program " + plan_.name + ": kernel " + launch.entry + " takes " +
-                      std::to_string(argument_bytes(launch)) + " bytes of arguments, and the GPU " +
-                      std::to_string(kMostArgument) + " at most: split the program");
+                          std::to_string(argument_bytes(launch)) +
+                          " bytes of arguments, and the GPU " + std::to_string(kMostArgument) +
+                          " at most",
+                      "split the program");
   }
   if (plan_.launches.empty()) return;
   const BesideCapture allowed(Driver::get());
-  page_ = pages.load(plan_, target, plan_.notes);
   for (const Launch& launch : plan_.launches) functions_.push_back(page_->function(launch));
   for (const std::vector<std::uint32_t>& table : plan_.tables) {
     const std::size_t bytes = table.size() * sizeof table[0];
-    tables_.push_back(memory_.allocate(bytes));
-    memory_.copy_in(tables_.back(), table.data(), bytes);
-  }
-}
-
-Launcher::~Launcher() {
-  try {
-    for (void* table : tables_) memory_.release(table);
-  } catch (...) {
-    // As above: the driver went first, with its memory.
+    tables_.push_back(allocate_block(memory, static_cast<std::int64_t>(bytes), plan_.name));
+    memory.copy_in(tables_.back().get(), table.data(), bytes);
   }
 }
 
@@ -278,10 +291,9 @@ std::vector<Argument> Launcher::bind(std::span<void* const> tensors, void* works
   std::vector<Argument> arguments;
   if (plan_.launches.empty()) return arguments;
   const Driver& driver = Driver::get();
-  const Addresses addresses{.tensors = {tensors.begin(), tensors.end()},
-                            .dtypes = dtypes_,
-                            .workspace = workspace,
-                            .tables = tables_};
+  Addresses addresses{
+      .tensors = {tensors.begin(), tensors.end()}, .dtypes = dtypes_, .workspace = workspace};
+  for (const MemoryBlock& table : tables_) addresses.tables.push_back(table.get());
   for (const Launch& launch : plan_.launches) {
     arguments.push_back(
         argument_of(launch, addresses, [&](const MapSpec& map, void* address, TensorMap& to) {
@@ -311,6 +323,7 @@ void Launcher::launch(std::span<const Argument> arguments, coda::Stream stream) 
       config.attributes = &cluster;
       config.attribute_count = 1;
     }
+    const ProfilerRange range(launch.entry.c_str());
     // NOTE: the driver copies the argument before it returns, and writes none of it.
     void* parameter = const_cast<std::byte*>(arguments[i].front().bytes);
     const Result result = driver.call().LaunchKernelEx(&config, functions_[i], &parameter, nullptr);

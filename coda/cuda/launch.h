@@ -74,7 +74,7 @@ class LoadedPage {
 // compile beside one another.
 class Pages {
  public:
-  // `notes` gets what a person should know of the cache.
+  // Null where the plan has no launches. `notes` gets what a person should know of the cache.
   std::shared_ptr<const LoadedPage> load(const Plan& plan, const Target& target,
                                          std::vector<std::string>& notes);
 
@@ -84,14 +84,18 @@ class Pages {
   std::map<std::string, std::shared_ptr<Entry>> entries_;  // by the page's text
 };
 
+// Memory of a device, given back with its owner.
+using MemoryBlock = std::unique_ptr<void, std::function<void(void*)>>;
+// Beside streams that are being captured too. Errors name the program.
+MemoryBlock allocate_block(const Memory& memory, std::int64_t bytes, const std::string& program);
+
 // A plan that can be launched. Immutable.
 class Launcher {
  public:
-  // Its tables go to `memory`. `dtypes` as in Addresses.
-  Launcher(Plan plan, std::vector<DType> dtypes, const Target& target, Pages& pages, Memory memory);
-  ~Launcher();
-  Launcher(const Launcher&) = delete;
-  Launcher& operator=(const Launcher&) = delete;
+  // `page` is the plan's, null where it has no launches; its tables go to `memory`. `dtypes` as in
+  // Addresses.
+  Launcher(Plan plan, std::vector<DType> dtypes, std::shared_ptr<const LoadedPage> page,
+           const Memory& memory);
 
   const Plan& plan() const { return plan_; }
 
@@ -103,10 +107,9 @@ class Launcher {
  private:
   Plan plan_;
   std::vector<DType> dtypes_;
-  Memory memory_;
   std::shared_ptr<const LoadedPage> page_;
   std::vector<Function> functions_;  // one for each launch
-  std::vector<void*> tables_;
+  std::vector<MemoryBlock> tables_;
 };
 
 // ---- arguments of the last calls ----

@@ -1,0 +1,46 @@
+// cli/pieces.h: what runs as one kernel each: the steps of what a command line names, with their
+// sizes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/sources.h"
+#include "coda/cuda/choose.h"
+
+namespace coda {
+
+struct Piece {
+  Program program;
+  Sizes sizes;  // of a step in a loop: those of a full chunk
+};
+
+std::vector<Piece> pieces_of(const Schedule& schedule, const Sizes& sizes);
+
+// A program as it is, a schedule, or the schedule that rewriting makes of a block; with all sizes.
+struct Pieces {
+  Schedule schedule;
+  Sizes sizes;
+  std::vector<Piece> pieces;
+};
+// `assignments` are those of --size; 128 where neither given nor implied.
+Pieces load_pieces(const std::string& file, const std::string& name,
+                   const std::vector<std::string>& assignments);
+
+// This machine's GPU, or an H200.
+cuda::Target machine_target();
+
+// The plan for dense tensors, with what was measured for that GPU.
+cuda::Plan machine_plan(const Piece& piece, const std::string& tile = "");
+
+// How each kernel of the schedule runs on that GPU: its path and tile, launches, bytes and flops,
+// and why other candidates were refused.
+std::string device_text(const Schedule& schedule, const Sizes& sizes);
+// [{"kernel", "path", "launches": [], "notes": [], "workspace", "bytes", "flops"}]; "refused" in
+// place of the path where no kernel takes the program.
+nlohmann::json device_json(const Schedule& schedule, const Sizes& sizes);
+
+// "norm_1: 132 × 1 × 1 blocks of 384 threads, 224.0 KiB of shared memory".
+std::string launch_text(const cuda::Launch& launch);
+
+}  // namespace coda
