@@ -4,6 +4,7 @@
 #include "coda/cuda/choose.h"
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/gemm.h"
+#include "coda/cuda/stream.h"
 
 namespace coda::bench {
 
@@ -18,7 +19,12 @@ std::vector<std::string> candidate_tiles(const Checked& program, const Sizes& si
   for (const cuda::GemmTile& tile : cuda::gemm_tiles(program, sizes, layouts, {}, reasons)) {
     tiles.push_back(tile.text());
   }
-  tiles.push_back("general");
+  for (const cuda::StreamTile& tile : cuda::stream_tiles(program, sizes, layouts, {})) {
+    tiles.push_back(tile.text());
+  }
+  // NOTE: "": of what has one way to run, that one.
+  if (program.kind() != KernelKind::stream) tiles.push_back("general");
+  if (tiles.empty()) tiles.push_back("");
   return tiles;
 }
 

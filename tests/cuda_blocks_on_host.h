@@ -159,6 +159,9 @@ static inline int __syncthreads_or(bool is) {
   __syncthreads();
   return result;
 }
+static inline int __popc(unsigned bits) {
+  return __builtin_popcount(bits);
+}
 static inline int __ffs(unsigned bits) {
   return __builtin_ffs(static_cast<int>(bits));
 }

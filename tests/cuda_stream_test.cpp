@@ -318,6 +318,9 @@ TEST(CudaStream, EveryShapeOfRowsRuns) {
       // One id more often than a list holds.
       {"program p(x: bf16[M, D], ids: i32[M]) -> (t: +f32[V, D]) { t += scatter_sum(x, ids, V) }",
        {{"V", 2}, {"D", 24}, {"M", 2200}}},
+      // A range of rows that no list holds, and columns in slices.
+      {"program p(x: f32[M, D], ids: i64[M]) -> (t: f32[V, D]) { t = scatter_sum(x, ids, V) }",
+       {{"V", 5}, {"D", 300}, {"M", 2200}}},
   };
   std::vector<Program> programs;
   for (const Text& each : texts) {

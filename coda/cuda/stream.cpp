@@ -63,6 +63,7 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
   };
   std::string functions;
   std::vector<Part> first, second;
+  const int least = kernels.size() == 1 ? kernels[0].least_blocks() : 0;
   for (Kernel& kernel : kernels) {
     kernel.set_threads(threads);
     if (kernel.blocks() == 0) continue;
@@ -99,7 +100,10 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
   const std::string entry = identifier(program.name());
   const auto kernel = [&](const std::string& name, const std::string& body) {
     return "extern \"C\" __global__ void __launch_bounds__(" + std::to_string(threads) +
-           (roomy ? ", 1) " : ") ") + name + "(const __grid_constant__ Arguments_" + entry +
+           (roomy       ? ", 1) "
+            : least > 1 ? ", " + std::to_string(least) + ") "
+                        : ") ") +
+           name + "(const __grid_constant__ Arguments_" + entry +
            " a) {\n  const Index block = blockIdx.x;\n" + body + "}\n";
   };
   plan.page = commented(print(program)) +

@@ -13,8 +13,9 @@ namespace coda::cuda::streaming {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kBlocksEach = 8;  // blocks of a processor
-constexpr std::int64_t kMostRange = 256;
+constexpr std::int64_t kBlocksEach = 8;    // blocks of a processor
+constexpr std::int64_t kMostRange = 1024;  // Scattering::kMostRows
+constexpr std::int64_t kSliceItems = 64;   // vectors of a row that a block takes
 
 struct Flat {
   std::int64_t extent = 1, stride = 1;
@@ -82,30 +83,39 @@ std::optional<Plan> plan_scatter(const Checked& checked, const Sizes& sizes,
          (columns.extent % width != 0 || !fits(of(node.args[0]), small, listed.stride) ||
           !fits(out_layout, large, rows.stride)))
     width /= 2;
-  const std::int64_t items = columns.extent / width;
+  // Columns in slices, so that a row that many ids name is shared by some blocks.
+  const std::int64_t all = columns.extent / width, items = std::min(all, kSliceItems);
+  const std::int64_t slices = items == 0 ? 1 : (all + items - 1) / items;
   const std::int64_t team = std::min<std::int64_t>(
       kThreads, static_cast<std::int64_t>(
                     std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(1, items)))));
-  const std::int64_t wanted = kBlocksEach * target.processors;
+  const std::int64_t wanted = std::max<std::int64_t>(1, kBlocksEach * target.processors / slices);
   const std::int64_t range = std::clamp((rows.extent + wanted - 1) / wanted,
                                         std::min(kThreads / team, kMostRange), kMostRange);
   Plan plan = {.name = program.name(), .path = "stream: scatter_sum"};
-  const std::int64_t blocks = (rows.extent + range - 1) / range;
+  const std::int64_t blocks = (rows.extent + range - 1) / range * slices;
   if (blocks == 0 || columns.extent == 0) return plan;
   if (blocks > 0x7fffffff) throw Refused{std::to_string(blocks) + " blocks"};
   plan.path += ", " + std::to_string(team) + " threads a row, " + std::to_string(range) +
-               " rows a block, vectors of " + std::to_string(width);
+               " rows a block, slices of " + std::to_string(items) + " vectors of " +
+               std::to_string(width);
 
   Arguments arguments(program, sizes, layouts);
   const std::string entry = identifier(program.name());
   const std::string lane(type_of(lane_of(program, result.value, Lane::f32)));
+  // Where the slice lies.
+  const std::string number = arguments.number("slices", slices),
+                    each = arguments.number("slice_items", items),
+                    total = arguments.number("items", all);
   const std::string call =
-      "  const Scatter<" + std::string(element_of(values.dtype)) + ", " +
-      std::string(element_of(result.type.dtype)) + ", " + std::string(element_of(ids.dtype)) +
-      "> scatter = {\n      " + arguments.pointer(out) + ", " + arguments.pointer(node.args[0].id) +
-      ", " + arguments.pointer(node.args[1].id) + ", " + arguments.number("count", named.extent) +
-      ", " + arguments.number("rows", rows.extent) + ", " + arguments.number("range", range) +
-      ",\n      " + arguments.number("items", items) + ", " +
+      "  const long long slice = blockIdx.x % " + number + ", first = slice * " + each +
+      ";\n  const long long column = first * " + std::to_string(width) + ";\n  const Scatter<" +
+      std::string(element_of(values.dtype)) + ", " + std::string(element_of(result.type.dtype)) +
+      ", " + std::string(element_of(ids.dtype)) + "> scatter = {\n      " + arguments.pointer(out) +
+      " + column, " + arguments.pointer(node.args[0].id) + " + column, " +
+      arguments.pointer(node.args[1].id) + ", " + arguments.number("count", named.extent) + ", " +
+      arguments.number("rows", rows.extent) + ", " + arguments.number("range", range) +
+      ",\n      " + total + " - first < " + each + " ? " + total + " - first : " + each + ", " +
       arguments.number("out_row", rows.stride) + ", " +
       arguments.number("values_row", listed.stride) + ", " +
       arguments.number("ids_stride", named.stride) + "};\n";
@@ -117,7 +127,7 @@ std::optional<Plan> plan_scatter(const Checked& checked, const Sizes& sizes,
       entry + "(const __grid_constant__ Arguments_" + entry + " a) {\n  // " +
       print_node(program, 0) + "\n" + call + "  scatter_sum<" + std::to_string(width) + ", " +
       std::to_string(kThreads) + ", " + std::to_string(team) + ", " + (adds ? "true" : "false") +
-      ", " + lane + ">(scatter);\n}\n";
+      ", " + lane + ">(scatter, blockIdx.x / " + number + ");\n}\n";
   plan.launches.push_back(
       {.entry = entry, .words = arguments.words(), .grid = {blocks, 1, 1}, .block = kThreads});
   return plan;

@@ -17,7 +17,9 @@ constexpr std::int64_t kMostSlots = 8;
 constexpr std::int64_t kPartRows = 128;  // of a sum along many rows: what a block adds up
 constexpr std::int64_t kManyRows = 1024;
 constexpr std::int64_t kWarps = 132 * 32;  // that are resident at once
-constexpr std::int64_t kAtOnce = 16;       // bytes of a memory access
+constexpr std::int64_t kLittleWords = 24;
+constexpr int kRegisters = 65536;     // of a processor
+constexpr std::int64_t kAtOnce = 16;  // bytes of a memory access
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -344,6 +346,25 @@ void Kernel::take(const StreamTile& tile) {
     shape_.chunks = std::max<std::int64_t>(
         1, divide_up(loops_[0].items, std::int64_t{tile.team} * tile.unroll));
   set_slots();
+}
+
+// Where a row keeps little, the compiler need not spend more.
+int Kernel::least_blocks() const {
+  if (shape_.kind != Shape::Kind::rows || !shape_.keeps || !shape_.whole || chunked_) return 0;
+  if (space_.group() != 0 || loops_.empty()) return 0;
+  std::int64_t kept = 0, late = 0;
+  for (const Loop& loop : loops_) {
+    kept += loop.slots * words(loop);
+    for (const auto& [key, access] : loop.reads) {
+      const bool rows = std::ranges::any_of(access.view.factors,
+                                            [&](const Factor& f) { return space_.is_row(f); });
+      if (!rows && access.lanes && access.view.tensor >= 0)
+        late += loop.slots * static_cast<std::int64_t>(size_of(dtype_of(access.view.tensor))) *
+                loop.width / 4;
+    }
+  }
+  if (kept > kLittleWords) return 0;
+  return kRegisters / ((kept - late <= kLittleWords / 3 ? 40 : 48) * threads());
 }
 
 // Other ways to share the work, around the one that seems best.
