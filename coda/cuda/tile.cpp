@@ -11,7 +11,8 @@
 namespace coda::cuda {
 namespace {
 
-constexpr std::int64_t kUnitRows = 64;
+// Beside 192 accumulators.
+constexpr int kMostRegisters = 36;
 
 bool is_accumulator(const Space& space, Value value) {
   return std::ranges::any_of(space.accumulators,
@@ -128,6 +129,21 @@ SpaceText TileText::run() {
     rows_.store(places_, index, static_cast<int>(program_.params().size() + index));
   }
   begin_groups();
+  // What lives beside the accumulators: words of slots, vectors, chunks.
+  const auto count = [](const std::string& text, const std::string& wanted) {
+    int found = 0;
+    for (std::size_t at = text.find(wanted); at != std::string::npos;
+         at = text.find(wanted, at + 1)) {
+      ++found;
+    }
+    return found;
+  };
+  const int registers = 4 * count(out_.loads, "u32 loaded_") + 8 * count(out_.loads, "Chunk ") +
+                        8 * count(out_.column_fields, "ColumnPairs") +
+                        4 * count(out_.state_fields, "RowBlocks");
+  if (shape_.columns == 192 && registers > kMostRegisters) {
+    throw Refusal{"the epilogue needs the registers of a narrower tile"};
+  }
   return std::move(out_);
 }
 

@@ -563,12 +563,12 @@ struct Picked {
   __device__ __forceinline__ void take(int i, const Tile& tile, const RowOf<long long>& id,
                                        int column, int count) {
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const int at = column + c;
-        if (id.x[h][0] == at && at < count) x[i][h] = tile.x[h][c], found |= 1u << (i * 2 + h);
-      }
+    for (int h = 0; h < 2; h++) {
+      const long long whole = id.x[h][0];
+      const int wanted = whole >= 0 && whole < count ? static_cast<int>(whole) : -1;
+      const unsigned c = static_cast<unsigned>(wanted - column);
+      if (c < 2) x[i][h] = c == 0 ? tile.x[h][0] : tile.x[h][1], found |= 1u << (i * 2 + h);
+    }
   }
   // Whether this lane stores row h of half i: it found the column, or no column can be found.
   __device__ __forceinline__ bool here(int i, int h, const RowOf<long long>& id, bool first,

@@ -327,7 +327,8 @@ struct Gemm {
   // ---- warpgroups 1 and 2
   static __device__ __forceinline__ void consume(const Arguments& args, u32 base, int me) {
     const int thread = threadIdx.x % 128, warp = shuffle(thread / 32, 0), lane = thread % 32;
-    const int other = me ^ 1;
+    // Asked for again where it is needed: a register less through the epilogue.
+    const auto mine = [] { return shuffle(threadIdx.x / 128, 0) - 1; };
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
@@ -347,13 +348,13 @@ struct Gemm {
           slots_used = count * kRowHalves * decltype(space)::kSlotsUsed;
         });
       }
-      if ((index & 1) != me) {
+      if ((index & 1) != mine()) {
         stages += k_count, position += slots_used;
         continue;
       }
       // What the rows need is read while the other consumer has the tensor cores, and waits in shared
       // memory: every register counts while the accumulators live.
-      const u32 rows_at = base + kRows + (me * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
+      const u32 rows_at = base + kRows + (mine() * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
 #pragma unroll 1
       for (int i = 0; i < kRowHalves && count > 0; i++)
         P::put_rows(args, w.s, w.m * kTileM + i * 64 + warp * 16 + lane / 4, w.n == 0, lane,
@@ -368,7 +369,7 @@ struct Gemm {
       for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
         for (int x = 0; x < P::kTileN / 2; x++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i][x]));
-      named_sync(kMainTurn + me, 256);
+      named_sync(kMainTurn + mine(), 256);
       const int left = columns_left(args, w);
       u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
       if (P::kNarrow > 0 && left <= P::kNarrow)
@@ -376,17 +377,17 @@ struct Gemm {
                                                              phase, previous, warp, thread);
       else
         main_loop<P::kTileN>(base, acc, k_count, stages, stage, phase, previous, warp, thread);
-      named_arrive(kMainTurn + other, 256);
+      named_arrive(kMainTurn + (mine() ^ 1), 256);
       wgmma_wait<0>();
       release(base, previous, warp, thread);
 
       // NOTE: parts leave before their turn, and stand before owners in every worker's list: so no one
       // waits for someone who waits.
       if constexpr (P::kSplit)
-        if (w.is_part()) leave_part(args, acc, w, me, thread);
-      named_sync(kEpilogueTurn + me, 256);
+        if (w.is_part()) leave_part(args, acc, w, mine(), thread);
+      named_sync(kEpilogueTurn + mine(), 256);
       if constexpr (P::kSplit)
-        if (w.parts > 0) add_parts(args, acc, w, me, thread);
+        if (w.parts > 0) add_parts(args, acc, w, mine(), thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
       const int next = t + workers();
       // NOTE: a part of a tile has too few steps to wait for.
@@ -409,7 +410,7 @@ struct Gemm {
             });
           }
         }
-        named_arrive(kEpilogueTurn + other, 256);
+        named_arrive(kEpilogueTurn + (mine() ^ 1), 256);
       } else {
         P::with_space(w.s, [&](auto space) {
           using S = decltype(space);
@@ -420,7 +421,7 @@ struct Gemm {
               finish_unit<S>(args, base, unit_of(args, w, h), state, acc, h, w.m * kTileM,
                              position + h * kRowHalves * S::kSlotsUsed,
                              paced ? stages + k_count : 0, rows_at, warp, lane);
-          named_arrive(kEpilogueTurn + other, 256);
+          named_arrive(kEpilogueTurn + (mine() ^ 1), 256);
           // A part of a tile has nothing to leave.
           if (!P::kSplit || count > 0)
             S::finish(args, w.s, rows_at, state, w.m * kTileM + warp * 16 + lane / 4,
@@ -431,8 +432,8 @@ struct Gemm {
     }
     // Leave no turn half taken.
     const int turns0 = (index + 1) / 2, turns1 = index / 2;
-    if (me == 0 && 1 + turns1 > turns0) named_sync(kMainTurn, 256), named_sync(kEpilogueTurn, 256);
-    if (me == 1 && turns0 > turns1)
+    if (mine() == 0 && 1 + turns1 > turns0) named_sync(kMainTurn, 256), named_sync(kEpilogueTurn, 256);
+    if (mine() == 1 && turns0 > turns1)
       named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
   }
 
