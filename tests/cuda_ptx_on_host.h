@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "tests/cuda_threads_on_host.h"
@@ -231,61 +232,103 @@ static void stmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned address, const V& 
 
 // ---- memory
 
-template <class V>
-static void ld_shared_v2_f32(const V& v, unsigned address) {
-  const unsigned char* from = at(address, 8, 8);
-  std::memcpy(&std::get<0>(v), from, 4);
-  std::memcpy(&std::get<1>(v), from + 4, 4);
+// What a thread sees at a global address, or would be refused there.
+template <class T>
+static auto* global(T* address, unsigned bytes) {
+  if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0) fail("a misaligned access");
+  if constexpr (std::is_const_v<T>) {
+    return reinterpret_cast<const unsigned char*>(address);
+  } else {
+    return reinterpret_cast<unsigned char*>(address);
+  }
+}
+template <class T>
+static void take(T& x, const unsigned char* from, unsigned bytes) {
+  x = T();
+  std::memcpy(&x, from, bytes);
+}
+template <class T>
+static void put(unsigned char* to, const T& x, unsigned bytes) {
+  std::memcpy(to, &x, bytes);
 }
 template <class V>
-static void st_shared_v2_f32(unsigned address, const V& v) {
-  unsigned char* to = at(address, 8, 8);
-  const float words[2] = {std::get<0>(v), std::get<1>(v)};
-  std::memcpy(to, words, 8);
-}
-static void ld_shared_f32(float& x, unsigned address) {
-  std::memcpy(&x, at(address, 4, 4), 4);
-}
-static void st_shared_f32(unsigned address, float x) {
-  std::memcpy(at(address, 4, 4), &x, 4);
-}
-static void ld_shared_s64(long long& x, unsigned address) {
-  std::memcpy(&x, at(address, 8, 8), 8);
-}
-static void st_shared_s64(unsigned address, long long x) {
-  std::memcpy(at(address, 8, 8), &x, 8);
-}
-static void st_shared_u32(unsigned address, unsigned x) {
-  std::memcpy(at(address, 4, 4), &x, 4);
-}
-static void st_volatile_shared_u32(unsigned address, unsigned x) {
-  st_shared_u32(address, x);
-}
-static void ld_volatile_shared_u32(unsigned& x, unsigned address) {
-  std::memcpy(&x, at(address, 4, 4), 4);
-}
-static void ld_global_nc_b32(unsigned& x, const void* from) {
-  if (reinterpret_cast<std::uintptr_t>(from) % 4 != 0) fail("a misaligned word");
-  std::memcpy(&x, from, 4);
+static void take_all(const V& v, const unsigned char* from, unsigned bytes) {
+  std::apply([&](auto&... x) { ((take(x, from, bytes), from += bytes), ...); }, v);
 }
 template <class V>
-static void ld_global_nc_v4_b32(const V& v, const void* from) {
-  if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0) fail("four misaligned words");
-  const unsigned* words = static_cast<const unsigned*>(from);
-  std::get<0>(v) = words[0], std::get<1>(v) = words[1];
-  std::get<2>(v) = words[2], std::get<3>(v) = words[3];
+static void put_all(unsigned char* to, const V& v, unsigned bytes) {
+  std::apply([&](const auto&... x) { ((put(to, x, bytes), to += bytes), ...); }, v);
 }
-template <class V>
-static void ld_global_cg_v4_f32(const V& v, const float* from) {
-  if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0) fail("four misaligned numbers");
-  std::get<0>(v) = from[0], std::get<1>(v) = from[1];
-  std::get<2>(v) = from[2], std::get<3>(v) = from[3];
-}
-template <class V>
-static void st_global_cg_v4_f32(float* to, const V& v) {
-  if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0) fail("four misaligned numbers");
-  to[0] = std::get<0>(v), to[1] = std::get<1>(v), to[2] = std::get<2>(v), to[3] = std::get<3>(v);
-}
+
+#define CODA_SHARED(space, type, bytes)                           \
+  template <class T>                                              \
+  static void ld_##space##_##type(T& x, unsigned from) {          \
+    take(x, at(from, bytes, bytes), bytes);                       \
+  }                                                               \
+  template <class T>                                              \
+  static void st_##space##_##type(unsigned to, T x) {             \
+    put(at(to, bytes, bytes), x, bytes);                          \
+  }                                                               \
+  template <class V>                                              \
+  static void ld_##space##_v2_##type(const V& v, unsigned from) { \
+    take_all(v, at(from, 2 * bytes, 2 * bytes), bytes);           \
+  }                                                               \
+  template <class V>                                              \
+  static void st_##space##_v2_##type(unsigned to, const V& v) {   \
+    put_all(at(to, 2 * bytes, 2 * bytes), v, bytes);              \
+  }                                                               \
+  template <class V>                                              \
+  static void ld_##space##_v4_##type(const V& v, unsigned from) { \
+    take_all(v, at(from, 4 * bytes, 4 * bytes), bytes);           \
+  }                                                               \
+  template <class V>                                              \
+  static void st_##space##_v4_##type(unsigned to, const V& v) {   \
+    put_all(at(to, 4 * bytes, 4 * bytes), v, bytes);              \
+  }
+#define CODA_GLOBAL(space, type, bytes)                           \
+  template <class T, class P>                                     \
+  static void ld_##space##_##type(T& x, const P* from) {          \
+    take(x, global(from, bytes), bytes);                          \
+  }                                                               \
+  template <class T, class P>                                     \
+  static void st_##space##_##type(P* to, T x) {                   \
+    put(global(to, bytes), x, bytes);                             \
+  }                                                               \
+  template <class V, class P>                                     \
+  static void ld_##space##_v2_##type(const V& v, const P* from) { \
+    take_all(v, global(from, 2 * bytes), bytes);                  \
+  }                                                               \
+  template <class V, class P>                                     \
+  static void st_##space##_v2_##type(P* to, const V& v) {         \
+    put_all(global(to, 2 * bytes), v, bytes);                     \
+  }                                                               \
+  template <class V, class P>                                     \
+  static void ld_##space##_v4_##type(const V& v, const P* from) { \
+    take_all(v, global(from, 4 * bytes), bytes);                  \
+  }                                                               \
+  template <class V, class P>                                     \
+  static void st_##space##_v4_##type(P* to, const V& v) {         \
+    put_all(global(to, 4 * bytes), v, bytes);                     \
+  }
+#define CODA_MEMORY(type, bytes)            \
+  CODA_SHARED(shared, type, bytes)          \
+  CODA_SHARED(volatile_shared, type, bytes) \
+  CODA_GLOBAL(global, type, bytes)          \
+  CODA_GLOBAL(global_nc, type, bytes)       \
+  CODA_GLOBAL(global_cg, type, bytes)
+CODA_MEMORY(u16, 2)
+CODA_MEMORY(b16, 2)
+CODA_MEMORY(u32, 4)
+CODA_MEMORY(b32, 4)
+CODA_MEMORY(f32, 4)
+CODA_MEMORY(u64, 8)
+CODA_MEMORY(s64, 8)
+CODA_MEMORY(b64, 8)
+#undef CODA_MEMORY
+#undef CODA_GLOBAL
+#undef CODA_SHARED
+
+// Whoever looks at a flag lets others run.
 static void ld_acquire_gpu_u64(u64& x, const void* from) {
   wait_until("a flag", nullptr, true);
   std::memcpy(&x, from, 8);
