@@ -371,7 +371,10 @@ int Kernel::least_blocks() const {
 std::vector<StreamTile> Kernel::candidates() const {
   std::vector<StreamTile> all = {tile()};
   const auto add = [&](int team, int teams, int unroll) {
-    if (team < 1 || teams < 1 || team * teams > 1024 || unroll < 1 || unroll > 16) return;
+    if (team < 1 || teams < 1 || team * teams > 1024 || unroll < 1 || unroll > 8) return;
+    // NOTE: reductions of a row among warps have the block's shared memory for one team.
+    const bool alone = shape_.kind == Shape::Kind::rows && !chunked_ && team > 32;
+    if (alone && teams != 1) return;
     const StreamTile tile = {team, teams, unroll};
     if (std::ranges::find(all, tile) == all.end()) all.push_back(tile);
   };

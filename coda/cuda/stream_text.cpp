@@ -348,6 +348,13 @@ void Kernel::emit_slots(int level, Loop& loop) {
   line("for (int u = 0; u < " + std::to_string(after_ ? slots_after(loop) : loop.slots) +
        "; ++u) {");
   ++indent_;
+  if (shape_.kind == Shape::Kind::rows && !after_ && !shape_.whole && loop.slots > 1 &&
+      !loop.edges) {
+    const std::string items =
+        loop.lead ? "whole_" + loop.lead->tag
+                  : "Index(" + arguments_.number("items_" + loop_name(loop), loop.items) + ")";
+    if (!ok_always(loop)) line("if (base + kTeam * u >= " + items + ") break;");
+  }
   emit_slot(loop);
   if (by_slot) {
     pack_at_ = "0";
