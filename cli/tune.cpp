@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -82,12 +83,51 @@ void list(const std::vector<Job>& jobs, const cuda::TuningTable& table) {
   }
 }
 
+std::int64_t elements_of_params(const Program& program, const Sizes& sizes) {
+  std::int64_t elements = 0;
+  for (const Param& param : program.params()) elements += elements_of(param.type, sizes);
+  return elements;
+}
+
+// Random inputs. Drawing many takes longer than measuring: then fewer are drawn, for smaller sizes,
+// and said again. The period is odd, so that no two rows or tiles are the same.
+std::vector<OwnedTensor> inputs_of(const Piece& piece, std::uint64_t seed) {
+  constexpr std::int64_t kMostDrawn = std::int64_t{1} << 26;
+  Sizes smaller = piece.sizes;
+  while (elements_of_params(piece.program, smaller) > kMostDrawn) {
+    const auto size = [](const auto& each) {
+      return each.second;
+    };
+    std::ranges::max_element(smaller, {}, size)->second /= 2;
+  }
+  std::vector<OwnedTensor> drawn;
+  try {
+    drawn = random_inputs(piece.program, smaller, seed);
+  } catch (const ProgramError&) {
+    return random_inputs(piece.program, piece.sizes, seed);  // the smaller ones do not fit together
+  }
+  if (smaller == piece.sizes) return drawn;
+  std::vector<OwnedTensor> inputs;
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    const Type& type = piece.program.params()[i].type;
+    inputs.emplace_back(type.dtype, shape_of(type, piece.sizes));
+    const std::size_t size = size_of(type.dtype), period = (drawn[i].bytes() / size - 1) | 1;
+    for (std::size_t at = 0; at < inputs.back().bytes();) {
+      const std::size_t bytes =
+          std::min(std::max(period, std::size_t{1}) * size, inputs.back().bytes() - at);
+      std::memcpy(inputs.back().as<std::byte>() + at, drawn[i].as<std::byte>(), bytes);
+      at += bytes;
+    }
+  }
+  return inputs;
+}
+
 // Stopped: nullopt.
 std::optional<cuda::TuningEntry> measured(const Job& job, const Options& options,
                                           const std::string& place, Progress& line) {
   line.show(place + ": inputs");
   const Program& program = job.piece.program;
-  const std::vector<OwnedTensor> inputs = random_inputs(program, job.piece.sizes, options.seed);
+  const std::vector<OwnedTensor> inputs = inputs_of(job.piece, options.seed);
   std::vector<OwnedTensor> outputs;
   std::vector<Tensor> params, results;
   for (const OwnedTensor& input : inputs) params.push_back(input.tensor());
@@ -114,10 +154,9 @@ std::optional<cuda::TuningEntry> measured(const Job& job, const Options& options
   entry.model_seconds = found->candidates[0].seconds;
   line.finish(place + ": " + tuning_text(entry));
   for (const auto& candidate : found->candidates) {
-    const std::string how = candidate.refused.empty()
-                                ? std::to_string(candidate.seconds * 1e3) + " ms"
-                                : "refused: " + candidate.refused;
-    std::cout << "  " << candidate.tile << " " << how << "\n";
+    const std::string how = candidate.refused.empty() ? cuda::milliseconds_text(candidate.seconds)
+                                                      : "refused: " + candidate.refused;
+    std::cout << "  " << candidate.tile << ": " << how << "\n";
   }
   return entry;
 }
@@ -152,7 +191,7 @@ void run_tune(const Options& options) {
     if (entry) cuda::add_to_table(path, std::span(&*entry, 1));
   }
   if (interrupted != 0) {
-    line.finish("stopped; what was done is in " + path);
+    line.finish("stopped; what was measured before is kept in " + path);
     throw CLI::RuntimeError(kInterrupted);
   }
   std::cout << path << "\n";

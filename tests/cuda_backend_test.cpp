@@ -23,6 +23,9 @@ using testing::FakeDriver;
 FakeDriver* fake() {
   static FakeDriver* const loaded = []() -> FakeDriver* {
     setenv("CODA_CACHE", "off", 1);
+    // As a profiler would.
+    setenv("NVTX_INJECTION64_PATH", "/nowhere", 1);
+    dlopen(FAKE_NVTX, RTLD_NOW | RTLD_LOCAL);
     void* library = dlopen(FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return nullptr;
     const auto get = reinterpret_cast<FakeDriver* (*)()>(dlsym(library, "coda_fake_driver"));
@@ -179,6 +182,18 @@ TEST_F(CudaBackend, RefusesTooLittleScratch) {
                                       dense(at(0x200000), DType::bf16, {16, 8})};
   const std::vector<Tensor> results = {dense(at(0x300000), DType::bf16, {16, 16})};
   EXPECT_THROW(kernel.run(params, results, {}), InternalError);
+}
+
+TEST_F(CudaBackend, NamesRangesForProfilers) {
+  void* library = dlopen(FAKE_NVTX, RTLD_NOW | RTLD_LOCAL);
+  const auto ranges = reinterpret_cast<const char* (*)()>(dlsym(library, "coda_fake_ranges"));
+  ASSERT_NE(ranges, nullptr);
+  const auto backend = cuda::backend();
+  const Kernel kernel = backend->compile(check(scaled()), kSizes);
+  const Call once = call(0x10000, 0x20000);
+  const std::string before = ranges();
+  kernel.run(once.params, once.results, {});
+  EXPECT_EQ(std::string(ranges()).substr(before.size()), "<scaled <scaled > > ");
 }
 
 TEST_F(CudaBackend, NamesProgramAndCallInErrors) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "coda/core/error.h"
 #include "coda/core/file.h"
 #include "coda/cuda/choose.h"
+#include "coda/cuda/nvrtc.h"
 #include "coda/cuda/tuning.h"
 #include "coda/program/text.h"
 
@@ -331,6 +333,42 @@ TEST(Disagreement, SeesBitsKindsAndSizes) {
   i.as<std::int32_t>()[0] = 1 << 20;
   j.as<std::int32_t>()[0] = (1 << 20) + 1;
   EXPECT_TRUE(cuda::disagreement(i.tensor(), j.tensor()));
+}
+
+// ---- the command, on a driver whose events take no time ----
+
+struct Command {
+  int status = 0;
+  std::string output;
+};
+
+Command run(const std::string& before, const std::string& words) {
+  const std::string out = fs::path(::testing::TempDir()) / "coda_tune_output";
+  const std::string line =
+      "CODA_CACHE=off LD_PRELOAD=" FAKE_DRIVER " " + before + " " CODA_BINARY " tune " + words;
+  const int status = std::system((line + " >" + out + " 2>&1").c_str());
+  return {WEXITSTATUS(status), read_file(out)};
+}
+
+TEST(TuneCommand, KeepsWhatItMeasuredAndDoesNotMeasureItAgain) {
+  if (const auto problem = cuda::nvrtc_problem()) GTEST_SKIP() << *problem;
+  const std::string path = fs::path(::testing::TempDir()) / "coda_tune_table.json";
+  fs::remove(path);
+  const std::string words =
+      "linear.coda --program linear --size M=64 N=64 K=64 --rounds 1 -o " + path;
+  const Command list = run("", words + " --dry-run");
+  EXPECT_EQ(list.status, 0) << list.output;
+  EXPECT_NE(list.output.find("linear: 128x"), std::string::npos) << list.output;
+  EXPECT_FALSE(fs::exists(path));
+  const Command first = run("", words);
+  EXPECT_EQ(first.status, 0) << first.output;
+  ASSERT_EQ(cuda::TuningTable::read(path).entries().size(), 1u) << first.output;
+  const Command second = run("", words);
+  EXPECT_NE(second.output.find("known: 128x"), std::string::npos) << second.output;
+  const Command off = run("", "linear.coda --program linear --size M=64 N=64 K=64");
+  EXPECT_EQ(off.status, 1) << off.output;
+  EXPECT_NE(off.output.find("CODA_CACHE is off"), std::string::npos) << off.output;
+  fs::remove(path);
 }
 
 }  // namespace

@@ -52,12 +52,6 @@ TuningEntry entry_from(const json& from) {
           .model_seconds = from.value("model_seconds", 0.0)};
 }
 
-std::string milliseconds(double seconds) {
-  std::array<char, 32> text = {};
-  std::snprintf(text.data(), text.size(), "%.4g ms", seconds * 1e3);
-  return text.data();
-}
-
 std::string class_of(const Type& type, const Sizes& sizes, const Layout& layout,
                      const Layout& dense) {
   const std::vector<Factor> factors = factors_of(type);
@@ -110,10 +104,16 @@ bool same_subject(const TuningEntry& a, const TuningEntry& b) {
          a.toolkit == b.toolkit;
 }
 
+std::string milliseconds_text(double seconds) {
+  std::array<char, 32> text = {};
+  std::snprintf(text.data(), text.size(), "%.4g ms", seconds * 1e3);
+  return text.data();
+}
+
 std::string tuning_text(const TuningEntry& entry) {
-  std::string text = entry.tile + ", " + milliseconds(entry.seconds);
+  std::string text = entry.tile + ", " + milliseconds_text(entry.seconds);
   if (entry.tile == entry.model) return text + ", as the planner chose";
-  return text + "; the planner's " + entry.model + ", " + milliseconds(entry.model_seconds);
+  return text + "; the planner's " + entry.model + ", " + milliseconds_text(entry.model_seconds);
 }
 
 std::string digest_of(const Program& program) {

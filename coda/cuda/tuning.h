@@ -33,6 +33,7 @@ struct TuningEntry {
 
 // Whether both are about the same.
 bool same_subject(const TuningEntry& a, const TuningEntry& b);
+std::string milliseconds_text(double seconds);  // "1.204 ms"
 // "128x128, 1.204 ms; the planner's 128x192, 1.310 ms".
 std::string tuning_text(const TuningEntry& entry);
 

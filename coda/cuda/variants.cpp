@@ -7,6 +7,7 @@
 #include "coda/core/error.h"
 #include "coda/core/pool.h"
 #include "coda/cuda/choose.h"
+#include "coda/cuda/nvtx.h"
 
 namespace coda::cuda {
 
@@ -29,6 +30,7 @@ Variants::Variants(Program program, Sizes sizes, std::vector<Layout> expected, M
 
 void Variants::run(std::span<const Tensor> params, std::span<const Tensor> results,
                    std::span<std::byte> scratch, coda::Stream stream) {
+  const ProfilerRange step(program_.name().c_str());
   thread_local CallKey key;
   set_key(key, params, results, scratch.data());
   key.push_back(reinterpret_cast<std::int64_t>(stream.handle));
