@@ -1,10 +1,10 @@
 // coda/device/stream_scatter.cuh: scatter_sum: a row of the result adds up the rows that name it.
 //
-// A block owns a range of the result's rows, or some columns of it. It reads all ids, lists those of
-// its range in shared memory and sorts the list by (row, position), so that every sum has the order
-// of the positions. Then a team of threads takes a row at a time: reads what the list says, writes
-// once. Where the list has no room, the range is cut into runs of rows that fit; a row that does
-// not fit by itself is shared by all teams, whose sums are added in their order.
+// A block owns a range of the result's rows, or some columns of it. It reads all ids, lists those
+// of its range in shared memory and sorts the list by (row, position), so that every sum has the
+// order of the positions. Then a team of threads takes a row at a time: reads what the list says,
+// writes once. Where the list has no room, the range is cut into runs of rows that fit; a row that
+// does not fit by itself is shared by all teams, whose sums are added in their order.
 #pragma once
 
 #include "stream.cuh"
