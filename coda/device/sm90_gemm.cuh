@@ -327,7 +327,7 @@ struct Gemm {
   // ---- warpgroups 1 and 2
   static __device__ __forceinline__ void consume(const Arguments& args, u32 base, int me) {
     const int thread = threadIdx.x % 128, warp = shuffle(thread / 32, 0), lane = thread % 32;
-    // Asked for again where it is needed: a register less through the epilogue.
+    // Asked for again after the epilogue: a register less that lives through it.
     const auto mine = [] { return shuffle(threadIdx.x / 128, 0) - 1; };
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
@@ -335,7 +335,7 @@ struct Gemm {
     for (int t = worker(); t < args.works; t += workers(), index++) {
       const Work w = placed(work_of(work_words(args, t)));
       if (w.m < 0) break;
-      const int count = units(args, w), k_count = w.k1 - w.k0;
+      const int me = mine(), count = units(args, w), k_count = w.k1 - w.k0;
       int slots_used = 0;
       if constexpr (P::kJoined) {
 #pragma unroll 1
@@ -348,13 +348,13 @@ struct Gemm {
           slots_used = count * kRowHalves * decltype(space)::kSlotsUsed;
         });
       }
-      if ((index & 1) != mine()) {
+      if ((index & 1) != me) {
         stages += k_count, position += slots_used;
         continue;
       }
       // What the rows need is read while the other consumer has the tensor cores, and waits in shared
       // memory: every register counts while the accumulators live.
-      const u32 rows_at = base + kRows + (mine() * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
+      const u32 rows_at = base + kRows + (me * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
 #pragma unroll 1
       for (int i = 0; i < kRowHalves && count > 0; i++)
         P::put_rows(args, w.s, w.m * kTileM + i * 64 + warp * 16 + lane / 4, w.n == 0, lane,
@@ -369,7 +369,7 @@ struct Gemm {
       for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
         for (int x = 0; x < P::kTileN / 2; x++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i][x]));
-      named_sync(kMainTurn + mine(), 256);
+      named_sync(kMainTurn + me, 256);
       const int left = columns_left(args, w);
       u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
       if (P::kNarrow > 0 && left <= P::kNarrow)
@@ -377,15 +377,15 @@ struct Gemm {
                                                              phase, previous, warp, thread);
       else
         main_loop<P::kTileN>(base, acc, k_count, stages, stage, phase, previous, warp, thread);
-      named_arrive(kMainTurn + (mine() ^ 1), 256);
+      named_arrive(kMainTurn + (me ^ 1), 256);
       wgmma_wait<0>();
       release(base, previous, warp, thread);
 
       // NOTE: parts leave before their turn, and stand before owners in every worker's list: so no one
       // waits for someone who waits.
       if constexpr (P::kSplit)
-        if (w.is_part()) leave_part(args, acc, w, mine(), thread);
-      named_sync(kEpilogueTurn + mine(), 256);
+        if (w.is_part()) leave_part(args, acc, w, me, thread);
+      named_sync(kEpilogueTurn + me, 256);
       if constexpr (P::kSplit)
         if (w.parts > 0) add_parts(args, acc, w, mine(), thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
