@@ -13,6 +13,10 @@ namespace coda {
 struct Piece {
   Program program;
   Sizes sizes;  // of a step in a loop: those of a full chunk
+  // As running the schedule will pass them, without data: rows of what lies between steps may be
+  // apart.
+  std::vector<Tensor> params, results;
+  std::vector<cuda::Layout> layouts;  // canonical, of both
 };
 
 std::vector<Piece> pieces_of(const Schedule& schedule, const Sizes& sizes);
@@ -30,7 +34,7 @@ Pieces load_pieces(const std::string& file, const std::string& name,
 // This machine's GPU, or an H200.
 cuda::Target machine_target();
 
-// The plan for dense tensors, with what was measured for that GPU.
+// The plan, with what was measured for that GPU.
 cuda::Plan machine_plan(const Piece& piece, const std::string& tile = "");
 
 // How each kernel of the schedule runs on that GPU: its path and tile, launches, bytes and flops,

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/inputs.h"
 #include "cli/pieces.h"
 #include "cli/progress.h"
 #include "coda/check/bind.h"
@@ -49,12 +50,10 @@ struct Job {
 };
 
 Job job_of(const Piece& piece) {
-  const std::vector<cuda::Layout> layouts = cuda::canonical_layouts(
-      piece.program, piece.sizes, cuda::dense_layouts(piece.program, piece.sizes));
   Job job{.piece = piece,
-          .subject = cuda::Tuning::process()->subject(piece.program, piece.sizes, layouts)};
-  job.tiles = cuda::tile_candidates(check(piece.program), piece.sizes, layouts, machine_target(),
-                                    job.reasons);
+          .subject = cuda::Tuning::process()->subject(piece.program, piece.sizes, piece.layouts)};
+  job.tiles = cuda::tile_candidates(check(piece.program), piece.sizes, piece.layouts,
+                                    machine_target(), job.reasons);
   return job;
 }
 
@@ -122,18 +121,35 @@ std::vector<OwnedTensor> inputs_of(const Piece& piece, std::uint64_t seed) {
   return inputs;
 }
 
+// The elements of a dense tensor at the strides of `like`, in one line.
+OwnedTensor spread(const OwnedTensor& from, const Tensor& like) {
+  OwnedTensor line(like.dtype, {cuda::spanned_elements(like)});
+  Tensor to = like;
+  to.data = line.tensor().data;
+  const Tensor rows = dense(from.tensor().data, like.dtype, like.shape);
+  if (rows.strides == to.strides) {
+    std::memcpy(to.data, rows.data, from.bytes());
+  } else {
+    copy_into(rows, to);
+  }
+  return line;
+}
+
 // Stopped: nullopt.
 std::optional<cuda::TuningEntry> measured(const Job& job, const Options& options,
                                           const std::string& place, Progress& line) {
   line.show(place + ": inputs");
   const Program& program = job.piece.program;
   const std::vector<OwnedTensor> inputs = inputs_of(job.piece, options.seed);
-  std::vector<OwnedTensor> outputs;
-  std::vector<Tensor> params, results;
-  for (const OwnedTensor& input : inputs) params.push_back(input.tensor());
-  for (const Result& result : program.results()) {
-    outputs.emplace_back(result.type.dtype, shape_of(result.type, job.piece.sizes));
-    results.push_back(outputs.back().tensor());
+  std::vector<OwnedTensor> owned;
+  std::vector<Tensor> params = job.piece.params, results = job.piece.results;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    owned.push_back(spread(inputs[i], params[i]));
+    params[i].data = owned.back().tensor().data;
+  }
+  for (Tensor& result : results) {
+    owned.emplace_back(result.dtype, std::vector{cuda::spanned_elements(result)});
+    result.data = owned.back().tensor().data;
   }
   cuda::TuneOptions tuning{.rounds = options.rounds};
   tuning.progress = [&](int done, int all) {
@@ -144,8 +160,9 @@ std::optional<cuda::TuningEntry> measured(const Job& job, const Options& options
   };
   line.show(place + ": compiling and verifying " + std::to_string(job.tiles.size()) +
             " candidates");
-  const auto found = cuda::tune(program, job.tiles, params, results,
-                                cuda::device_tools(check(program), job.piece.sizes), tuning);
+  const auto found =
+      cuda::tune(program, job.tiles, params, results,
+                 cuda::device_tools(check(program), job.piece.sizes, params, results), tuning);
   if (!found) return std::nullopt;
   cuda::TuningEntry entry = job.subject;
   entry.tile = found->tile;

@@ -10,6 +10,7 @@
 #include "coda/core/error.h"
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/driver.h"
+#include "coda/cuda/launch.h"
 #include "coda/cuda/nvrtc.h"
 #include "coda/program/text.h"
 #include "tests/fake_driver/driver.h"
@@ -182,6 +183,32 @@ TEST_F(CudaBackend, RefusesTooLittleScratch) {
                                       dense(at(0x200000), DType::bf16, {16, 8})};
   const std::vector<Tensor> results = {dense(at(0x300000), DType::bf16, {16, 16})};
   EXPECT_THROW(kernel.run(params, results, {}), InternalError);
+}
+
+TEST_F(CudaBackend, GivesTablesBackWhereThereIsNoRoomForAll) {
+  int alive = 0, all = 0;
+  Memory memory = cuda::backend()->memory();
+  memory.allocate = [&](std::size_t bytes) {
+    if (++all == 2) throw Unsupported("no room");
+    ++alive;
+    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  };
+  memory.release = [&](void* gone) {
+    --alive;
+    std::free(gone);
+  };
+  cuda::Plan plan{.name = "scaled"};
+  plan.launches = {{.entry = "scaled"}};
+  plan.tables = {{1, 2}, {3}};
+  const auto page = std::make_shared<const cuda::LoadedPage>("scaled", "no code");
+  try {
+    const cuda::Launcher launcher(plan, {}, page, memory);
+    FAIL() << "no table was missed";
+  } catch (const Unsupported& error) {
+    EXPECT_STREQ(error.what(), "program scaled: no room");
+  }
+  EXPECT_EQ(all, 2);
+  EXPECT_EQ(alive, 0);
 }
 
 TEST_F(CudaBackend, NamesRangesForProfilers) {

@@ -297,6 +297,32 @@ TEST_F(Race, LeavesTheCallersTensorsAndSumsOfReasonableSize) {
   EXPECT_LE(largest_, 2 * 1000 + 5);  // a turn's worth, not the race's
 }
 
+TEST_F(Race, RunsOnTheStridesItIsGiven) {
+  const Program program = parsed("program twice(x: f32[N]) -> (y: f32[N]) {\n  y = x + x\n}\n");
+  tools_.compile = [this](const std::string& tile) {
+    return Kernel(Kernel::HostRun([this, tile](auto params, auto results, auto) {
+                    const Tensor &x = params[0], &y = results[0];
+                    EXPECT_EQ(x.strides[0], 2);
+                    EXPECT_EQ(y.strides[0], 3);
+                    const auto* from = static_cast<const float*>(x.data);
+                    auto* to = static_cast<float*>(y.data);
+                    for (int i = 0; i < 21; ++i) to[3 * i] = 2 * from[2 * i];
+                    if (tile == "gap") to[4] = 0;
+                    clock_ += seconds_[tile];
+                  }),
+                  0, "");
+  };
+  seconds_["gap"] = 1e-5;
+  const Tensor x{x_.tensor().data, DType::f32, {21}, {2}};
+  const Tensor y{y_.tensor().data, DType::f32, {21}, {3}};
+  EXPECT_EQ(cuda::spanned_elements(y), 61);
+  const std::vector<std::string> tiles = {"a", "gap", "c"};
+  const auto result = cuda::tune(program, tiles, std::span(&x, 1), std::span(&y, 1), tools_);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->tile, "c");
+  EXPECT_FALSE(result->candidates[1].refused.empty());  // it wrote between the elements
+}
+
 TEST_F(Race, StopsBetweenTurns) {
   int asked = 0, turns = 0;
   cuda::TuneOptions options;

@@ -23,7 +23,7 @@ constexpr int kPoison = 0xff;  // NaN of every float
 constexpr int kMostRuns = 1000;
 
 std::size_t bytes_of(const Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.elements()) * size_of(tensor.dtype);
+  return static_cast<std::size_t>(spanned_elements(tensor)) * size_of(tensor.dtype);
 }
 
 // The tensors of one program in the kernels' memory, and what they start from.
@@ -51,7 +51,7 @@ class Bench {
     std::vector<OwnedTensor> stored;
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const Tensor& initial = initial_[i];
-      stored.emplace_back(initial.dtype, initial.shape);
+      stored.emplace_back(initial.dtype, std::vector{spanned_elements(initial)});
       const void* from = initial.data;
       if (!accumulates(i)) {
         std::memset(stored.back().tensor().data, kPoison, bytes_of(initial));
@@ -84,10 +84,9 @@ class Bench {
   }
 
   Tensor place(const Tensor& host) {
-    if (!host.is_dense()) {
-      throw InternalError("tuning " + program_.name() + " needs dense tensors");
-    }
-    return dense(take(bytes_of(host)), host.dtype, host.shape);
+    Tensor tensor = host;
+    tensor.data = take(bytes_of(host));
+    return tensor;
   }
 
   const Program& program_;
@@ -173,6 +172,15 @@ void verify(std::vector<Contender>& contenders, const Bench& bench) {
 }
 
 }  // namespace
+
+std::int64_t spanned_elements(const Tensor& tensor) {
+  if (tensor.elements() == 0) return 0;
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+    last += (tensor.shape[d] - 1) * tensor.strides[d];
+  }
+  return last + 1;
+}
 
 std::optional<std::string> disagreement(const Tensor& expected, const Tensor& got) {
   if (bytes_of(expected) == 0) return std::nullopt;
@@ -264,11 +272,15 @@ std::optional<TuneResult> tune(const Program& program, std::span<const std::stri
   return result;
 }
 
-TuneTools device_tools(const Checked& checked, const Sizes& sizes) {
+TuneTools device_tools(const Checked& checked, const Sizes& sizes, std::span<const Tensor> params,
+                       std::span<const Tensor> results) {
   TuneTools tools;
   tools.memory = device_memory({});
-  tools.compile = [checked, sizes](const std::string& tile) {
-    return backend({.plan = {.tile = tile}})->compile(checked, sizes);
+  Backend::Request request{.program = checked, .sizes = sizes};
+  request.params.assign(params.begin(), params.end());
+  request.results.assign(results.begin(), results.end());
+  tools.compile = [request](const std::string& tile) {
+    return backend({.plan = {.tile = tile}})->compile_all(std::span(&request, 1)).front();
   };
   tools.seconds = [](const std::function<void()>& work) {
     const Driver& driver = Driver::get();

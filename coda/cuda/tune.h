@@ -26,7 +26,9 @@ struct TuneTools {
 };
 
 // For the GPU of this process. Throws Unsupported where there is none.
-TuneTools device_tools(const Checked& checked, const Sizes& sizes);
+// `params` and `results` as below; their strides are compiled for.
+TuneTools device_tools(const Checked& checked, const Sizes& sizes, std::span<const Tensor> params,
+                       std::span<const Tensor> results);
 
 struct TuneOptions {
   int rounds = 9;            // how often each candidate has its turn; the median counts
@@ -51,14 +53,18 @@ struct TuneResult {
 };
 
 // `tiles` are those of tile_candidates (choose.h), the planner's choice first. `params` and
-// `results` are dense tensors on the host: contents to run on; results start from theirs where they
-// accumulate. nullopt where it was stopped. Throws what running the planner's choice throws.
+// `results` lie on the host, with the strides that the kernels are to run with: contents to run on;
+// results start from theirs where they accumulate. nullopt where it was stopped. Throws what
+// running the planner's choice throws.
 std::optional<TuneResult> tune(const Program& program, std::span<const std::string> tiles,
                                std::span<const Tensor> params, std::span<const Tensor> results,
                                const TuneTools& tools, const TuneOptions& options = {});
 
 // Why `got` is not what `expected` is: bit for bit, or within the rounding of another order of
-// sums; nullopt: it is. Dense tensors of the host.
+// sums; nullopt: it is. Dense tensors of the host, or whole lines of memory.
 std::optional<std::string> disagreement(const Tensor& expected, const Tensor& got);
+
+// From a tensor's first element to its last, gaps among them. Strides are not negative.
+std::int64_t spanned_elements(const Tensor& tensor);
 
 }  // namespace coda::cuda
