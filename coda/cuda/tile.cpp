@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "coda/check/bind.h"
 #include "coda/core/error.h"
 #include "coda/cuda/tile_text.h"
 #include "coda/program/text.h"

@@ -34,7 +34,7 @@
 //   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit
 #pragma once
 
-#include "fragment.cuh"
+#include "fragment_reduce.cuh"
 #include "ptx_tma.cuh"
 #include "ptx_wgmma.cuh"
 
