@@ -156,7 +156,11 @@ void expect_sound(const std::vector<TileGrid>& spaces, const OrderOptions& optio
   EXPECT_TRUE(everyone_finishes(order, options.workers));
 
   const std::vector<std::int64_t> loads = loads_of(order, spaces, options);
-  EXPECT_EQ(order.longest, std::ranges::max(loads));
+  // What sharing costs beside the products is counted in.
+  EXPECT_GE(order.longest, std::ranges::max(loads));
+  if (order.areas == 0) {
+    EXPECT_EQ(order.longest, std::ranges::max(loads));
+  }
   // No worker has more than a tile beyond the mean.
   const std::int64_t all = std::accumulate(loads.begin(), loads.end(), std::int64_t{0});
   EXPECT_LE(order.longest, all / options.workers + options.tile_columns * options.depth);
@@ -237,17 +241,23 @@ TEST(TileOrder, NarrowTilesEvenOutTheWorkers) {
   EXPECT_LE(most - least, 192 + 64);
 }
 
-// A weight gradient of few tiles: what does not fill a wave is shared along k.
+// A weight gradient of few tiles: what does not fill a wave is shared along k, where it pays.
 TEST(TileOrder, SharedTilesEvenOutTheWorkers) {
-  const OrderOptions options = {.narrow = 128, .depth = 256, .shortest = 4};
+  OrderOptions options = {.narrow = 128, .depth = 256, .shortest = 4};
   for (const std::vector<TileGrid>& spaces :
        {std::vector<TileGrid>{{16, 8192}}, {{16, 2048}}, {{1, 4096}}, {{44, 2048}, {44, 2048}}}) {
     SCOPED_TRACE(text_of(spaces, options));
+    options.shortest = 0;
+    const Order whole = tile_order(spaces, options);
+    options.shortest = 4;
     const Order order = tile_order(spaces, options);
     const std::vector<std::int64_t> loads = loads_of(order, spaces, options);
     const std::int64_t all = std::accumulate(loads.begin(), loads.end(), std::int64_t{0});
     EXPECT_GT(order.areas, 0);
-    EXPECT_LE(static_cast<double>(order.longest), 1.05 * static_cast<double>(all) / 132);
+    EXPECT_LT(order.longest, whole.longest);
+    EXPECT_LE(
+        static_cast<double>(std::ranges::max(loads)),
+        std::max(1.08 * static_cast<double>(all) / 132, 0.3 * static_cast<double>(whole.longest)));
   }
 }
 
