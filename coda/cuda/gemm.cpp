@@ -332,7 +332,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
   // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
   page.paced = streams && depth <= 40;
-  page.wide = loads && problem.head == 0;
+  page.wide = loads && problem.head == 0 && rows.side().empty();
   const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
   page.stages =
       static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 4096) / stage));
