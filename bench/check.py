@@ -23,7 +23,8 @@ def draw(param, sizes, device, generator):
     normal = lambda: torch.randn(shape, device=device, generator=generator)
     uniform = lambda: torch.rand(shape, device=device, generator=generator)
     if name in ("target", "ids"):
-        return torch.randint(0, sizes.get("V", 1), shape, device=device, generator=generator, dtype=dtype)
+        return torch.randint(0, sizes.get("V", 1), shape, device=device, generator=generator,
+                             dtype=dtype)
     if name in ("cos", "sin"):
         rows, half = shape
         frequency = 500000.0 ** (-torch.arange(half, device=device) / half)

@@ -53,7 +53,8 @@ readonly budget=450 # seconds of a part
 export LD_LIBRARY_PATH=$PWD/build/device:$PWD/.venv/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 coda=
 for folder in "${CODA_BUILD:-}" build build/device; do
-  if [[ -n $folder && -e $folder/libcoda_bench.so ]] && "$folder/coda" --version >/dev/null 2>&1; then
+  if [[ -n $folder && -e $folder/libcoda_bench.so ]] &&
+    "$folder/coda" --version >/dev/null 2>&1; then
     coda=$(realpath -- "$folder")/coda
     break
   fi

@@ -24,13 +24,14 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap* map, u32 barri
 __device__ __forceinline__ void tma_load_both(u32 to, const TensorMap* map, u32 barrier, int x,
                                               int y, u64 policy) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+      "cluster"
       ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(u16(3)), "l"(policy)
       : "memory");
 }
-// 64 rows of a weight as 32 rows of a head's low half and the matching 32 of its high half: the map's
-// axes are (k, row in a sub-half, half, sub-half, head).
+// 64 rows of a weight as 32 rows of a head's low half and the matching 32 of its high half: the
+// map's axes are (k, row in a sub-half, half, sub-half, head).
 __device__ __forceinline__ void tma_load_head(u32 to, const TensorMap* map, u32 barrier, int k,
                                               int sub, int head, u64 policy) {
   asm volatile(
@@ -43,7 +44,8 @@ __device__ __forceinline__ void tma_load_head(u32 to, const TensorMap* map, u32 
 __device__ __forceinline__ void tma_load_head_both(u32 to, const TensorMap* map, u32 barrier, int k,
                                                    int half, int sub, int head, u64 policy) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+      "cluster"
       ".L2::cache_hint [%0], [%1, {%3, %8, %4, %5, %6}], [%2], %7, %9;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(k), "r"(half), "r"(sub), "r"(head), "h"(u16(3)), "r"(0),
       "l"(policy)

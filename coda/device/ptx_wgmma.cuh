@@ -1,7 +1,8 @@
-// coda/device/ptx_wgmma.cuh: wgmma.m64nNk16 for N = 64, 128 and 192: bf16 or f16 in, f32 accumulated.
+// coda/device/ptx_wgmma.cuh: wgmma.m64nNk16, N = 64, 128, 192: bf16 or f16 in, f32 accumulated.
 //
 // Operands are descriptors of shared memory with the 128-byte swizzle. One warpgroup's 64 x N slice
-// of the accumulator, d[4j + 2h + p] of lane l in warp w: row 16w + l/4 + 8h, column 8j + 2(l%4) + p.
+// of the accumulator: d[4j + 2h + p] of lane l in warp w is row 16w + l/4 + 8h,
+// column 8j + 2(l%4) + p.
 #pragma once
 
 #include "ptx_barrier.cuh"
@@ -13,8 +14,8 @@ struct Bf16Operands {};
 struct F16Operands {};
 
 // The low half of a descriptor. K-major: rows of 128 bytes, groups of 8 rows 1024 bytes apart; the
-// next 16 of k are 32 bytes further (+ 2). MN-major: boxes of 64 (mn) x 64 (k), 8192 bytes apart; the
-// next 16 of k are 2048 bytes further (+ 128).
+// next 16 of k are 32 bytes further (+ 2). MN-major: boxes of 64 (mn) x 64 (k), 8192 bytes apart;
+// the next 16 of k are 2048 bytes further (+ 128).
 // NOTE: in a cluster, bits 24 and up of a shared address hold the block's rank.
 template <bool kMnMajor>
 __device__ __forceinline__ u32 descriptor_low(u32 address) {

@@ -2,33 +2,31 @@
 //
 // D[m, n] = sum over terms and k of A[m, k] B[n, k], 16-bit operands in either majorness, f32
 // accumulators, then the page's epilogue on each tile while it is on chip. 384 threads:
-//   warpgroup 0:     warp 0 feeds operand stages; warp 1 loads epilogue slots; warps 2, 3 store them
-//   warpgroups 1, 2: consumers in pingpong: each owns whole 128 x kTileN tiles in turn
+//   warpgroup 0:     warp 0 feeds operand stages; warp 1 loads epilogue slots; warps 2, 3 store
+//   them warpgroups 1, 2: consumers in pingpong: each owns whole 128 x kTileN tiles in turn
 //
-// A tile's epilogue is a list of units: 64 rows x kUnitColumns columns of results, row halves inner. A
-// unit takes slots of a ring that both consumers share, in tile order. A slot may be loaded before the
-// unit and stored after it. Three barriers a slot, none inside the epilogue:
+// A tile's epilogue is a list of units: 64 rows x kUnitColumns columns of results, row halves
+// inner. A unit takes slots of a ring that both consumers share, in tile order. A slot may be
+// loaded before the unit and stored after it. Three barriers a slot, none inside the epilogue:
 //   empty    a store warp: the copy engine has read the slot             -> the loader
 //   loaded   the copy engine's bytes, or the loader alone                -> consumers
 //   written  four consumer warps                                         -> the store warp
-// NOTE: parity waits are sound only if every waiter sees every use of a slot in order. So the loader
-// visits slots that nothing fills, and consumers take turns for the epilogue too.
+// NOTE: parity waits are sound only if every waiter sees every use of a slot in order. So the
+// loader visits slots that nothing fills, and consumers take turns for the epilogue too.
 //
 // What a page gives (all static):
-//   Arguments      the kernel's argument; args.order, works, pace, policy_a, policy_b, …; areas, flags,
-//   token          where workers share tiles (kSplit)
-//   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots, kSlotBytes,
-//   kCluster (2: pairs of blocks share B), kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
-//   kMnMajorB, kHeads (units of a head: 32 columns of its low half and 32 of its high half; 0: plain)
-//   operands(args, s)  the tensor maps of space s: for each term the left one, then the right ones
-//   k_tiles(args, term);  columns(args, s), row_count(args, s): of the results of space s
-//   with_space(s, f)   f(Space())
-//   kJoined  spaces stand side by side, unit after unit, and a tile may hold units of several: then
-//   a tile names no space, unit_at(args, unit) is one and its unit, and all_columns(args) are those of
-//   all spaces
-//   kRowBytes, put_rows(args, s, row, first, lane, to): what the epilogue needs of rows row and row + 8,
-//   kept in shared memory; `first`: in the first column tile, which stores results without columns;
-//   Rows, rows(from)   the same again
+//   Arguments      the kernel's argument; args.order, works, pace, policy_a, policy_b, …; areas,
+//   flags, token          where workers share tiles (kSplit) kTileN, kNarrow (the width of a last,
+//   narrower column tile; 0: none), kStages, kSlots, kSlotBytes, kCluster (2: pairs of blocks share
+//   B), kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
+//   kMnMajorB, kHeads (units of a head: 32 columns of its low half and 32 of its high half; 0:
+//   plain) operands(args, s)  the tensor maps of space s: for each term the left one, then the
+//   right ones k_tiles(args, term);  columns(args, s), row_count(args, s): of the results of space
+//   s with_space(s, f)   f(Space()) kJoined  spaces stand side by side, unit after unit, and a tile
+//   may hold units of several: then a tile names no space, unit_at(args, unit) is one and its unit,
+//   and all_columns(args) are those of all spaces kRowBytes, put_rows(args, s, row, first, lane,
+//   to): what the epilogue needs of rows row and row + 8, kept in shared memory; `first`: in the
+//   first column tile, which stores results without columns; Rows, rows(from)   the same again
 //   side(args, thread, threads): results without a tile, computed by the store warps at the start
 //   Space: kSlotsUsed; bytes<slot>() that load<slot>(…) brings, 0: none; store<slot>(…); State;
 //   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit
@@ -37,53 +35,10 @@
 #include "fragment_reduce.cuh"
 #include "ptx_tma.cuh"
 #include "ptx_wgmma.cuh"
+#include "sm90_right.cuh"
+#include "sm90_work.cuh"
 
 namespace coda {
-
-template <int kValue>
-struct Constant {
-  static constexpr int value = kValue;
-};
-
-// One piece of work: k steps [k0, k1) of tile row m, tile column n of space s. None: m < 0. A tile
-// that several workers share belongs to the one that has its first steps: it adds what the `parts` others
-// leave in the fix-up areas from `area` on, in order. The others have parts < 0, and an area of their own.
-struct Work {
-  int s, m, n, k0, k1, parts, area;
-  __device__ __forceinline__ bool is_part() const { return parts < 0; }
-};
-struct WorkWords {
-  u32 tile, k0, k1, fix;
-};
-template <class Arguments>
-__device__ __forceinline__ WorkWords work_words(const Arguments& args, int t) {
-  WorkWords w;
-  asm("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(w.tile), "=r"(w.k0), "=r"(w.k1), "=r"(w.fix)
-      : "l"(args.order + t * 4ll));
-  return w;
-}
-__device__ __forceinline__ Work work_of(const WorkWords& w) {
-  Work work;
-  work.s = w.tile >> 28, work.m = w.tile >> 14 & 0x3fff, work.n = w.tile & 0x3fff;
-  if (w.tile == ~0u) work.m = -1;
-  work.k0 = w.k0, work.k1 = w.k1;
-  work.parts = static_cast<int>(w.fix) >> 16, work.area = w.fix & 0xffff;
-  return work;
-}
-// The same for a whole warp, in uniform registers.
-template <class Arguments>
-__device__ __forceinline__ Work uniform_work(const Arguments& args, int t) {
-  WorkWords w = work_words(args, t);
-  w.tile = shuffle(w.tile, 0), w.k0 = shuffle(w.k0, 0), w.k1 = shuffle(w.k1, 0);
-  w.fix = shuffle(w.fix, 0);
-  return work_of(w);
-}
-
-// A unit of a space.
-struct Unit {
-  int s, unit;
-};
 
 template <class P>
 struct Gemm {
@@ -96,7 +51,7 @@ struct Gemm {
   static constexpr int kStages = P::kStages, kRing = P::kSlots;
   static_assert(kRing % 2 == 0, "a slot always has the same store warp");
   // Named barriers: turns for the main loop, then for the epilogue, of each consumer.
-  static constexpr int kMainTurn = 1, kEpilogueTurn = 3, kPartSync = 5;
+  static constexpr int kMainTurn = 1, kEpilogueTurn = 3;
 
   // Offsets in shared memory.
   static constexpr int kB = kStages * kBytesA, kSlot = kB + kStages * kBytesB;
@@ -172,78 +127,12 @@ struct Gemm {
             }
 #pragma unroll
             for (int p = 0; p < P::kPairs; p++)
-              load_right(args, map + 1 + p, b + p * kResultColumns * 128, full, w, term, k);
+              RightTile<P>::load(args, map + 1 + p, b + p * kResultColumns * 128, full, w, term, k);
           }
           __syncwarp();
           if (++stage == kStages) stage = 0, phase ^= 1;
         }
       }
-    }
-  }
-
-  // The right operand's tile: of a pair, each block brings half of it to both.
-  static __device__ __forceinline__ void load_right(const Arguments& args, const TensorMap* map,
-                                                    u32 to, u32 full, const Work& w, int term,
-                                                    int k) {
-    constexpr bool kBoth = P::kCluster > 1;
-    const int column = w.n * kResultColumns, half = rank();
-    if constexpr (P::kJoined) {
-#pragma unroll
-      for (int i = 0; i < kUnits; i++) {
-        const Unit at = unit_of(args, w, i);
-        load_unit_of_right(P::operands(args, at.s) + term * 2 + 1, to + i * 8192, full, at.unit, k,
-                           args.policy_b);
-      }
-    } else if constexpr (P::kMnMajorB) {
-#pragma unroll
-      for (int i = 0; i < kResultColumns / 64; i++) {
-        if constexpr (kBoth)
-          tma_load_both(to + i * 8192 + half * 4096, map, full, column + i * 64,
-                        k * kTileK + half * 32, args.policy_b);
-        else
-          tma_load(to + i * 8192, map, full, column + i * 64, k * kTileK, args.policy_b);
-      }
-    } else if constexpr (P::kHeads > 0) {
-#pragma unroll
-      for (int i = 0; i < kResultColumns / 64; i++) {
-        const int unit = w.n * kUnits + i, sub = unit % P::kHeads, head = unit / P::kHeads;
-        if constexpr (kBoth)
-          tma_load_head_both(to + i * 8192 + half * 4096, map, full, k * kTileK, half, sub, head,
-                             args.policy_b);
-        else
-          tma_load_head(to + i * 8192, map, full, k * kTileK, sub, head, args.policy_b);
-      }
-    } else if constexpr (kBoth) {
-      constexpr int kHalf = kResultColumns / 2;
-      tma_load_both(to + half * kHalf * 128, map, full, k * kTileK, column + half * kHalf,
-                    args.policy_b);
-    } else {
-      tma_load(to, map, full, k * kTileK, column, args.policy_b);
-    }
-  }
-
-  // The same of 64 columns.
-  static __device__ __forceinline__ void load_unit_of_right(const TensorMap* map, u32 to, u32 full,
-                                                            int unit, int k, u64 policy) {
-    constexpr bool kBoth = P::kCluster > 1;
-    const int half = rank();
-    if constexpr (kBoth) to += half * 4096;
-    if constexpr (P::kMnMajorB) {
-      if constexpr (kBoth)
-        tma_load_both(to, map, full, unit * 64, k * kTileK + half * 32, policy);
-      else
-        tma_load(to, map, full, unit * 64, k * kTileK, policy);
-    } else if constexpr (P::kHeads > 0) {
-      const int sub = unit % P::kHeads, head = unit / P::kHeads;
-      if constexpr (kBoth)
-        tma_load_head_both(to, map, full, k * kTileK, half, sub, head, policy);
-      else
-        tma_load_head(to, map, full, k * kTileK, sub, head, policy);
-    } else {
-      if constexpr (kBoth)
-        tma_load_both(to, map, full, k * kTileK, unit * 64 + half * 32, policy);
-      else
-        tma_load(to, map, full, k * kTileK, unit * 64, policy);
     }
   }
 
@@ -328,7 +217,9 @@ struct Gemm {
   static __device__ __forceinline__ void consume(const Arguments& args, u32 base, int me) {
     const int thread = threadIdx.x % 128, warp = shuffle(thread / 32, 0), lane = thread % 32;
     // Asked for again after the epilogue: a register less that lives through it.
-    const auto mine = [] { return shuffle(threadIdx.x / 128, 0) - 1; };
+    const auto mine = [] {
+      return shuffle(threadIdx.x / 128, 0) - 1;
+    };
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
@@ -352,8 +243,8 @@ struct Gemm {
         stages += k_count, position += slots_used;
         continue;
       }
-      // What the rows need is read while the other consumer has the tensor cores, and waits in shared
-      // memory: every register counts while the accumulators live.
+      // What the rows need is read while the other consumer has the tensor cores, and waits in
+      // shared memory: every register counts while the accumulators live.
       const u32 rows_at = base + kRows + (me * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
 #pragma unroll 1
       for (int i = 0; i < kRowHalves && count > 0; i++)
@@ -361,14 +252,15 @@ struct Gemm {
                     rows_at + i * 64 * P::kRowBytes);
       __syncwarp();
 
-      // NOTE: declared and zeroed here: no accumulator lives from one tile to the next. Else ptxas keeps
-      // them all through the epilogue, and spills; it does too where it sees that they are zeros. They
-      // cost nothing while this waits its turn.
+      // NOTE: declared and zeroed here: no accumulator lives from one tile to the next. Else ptxas
+      // keeps them all through the epilogue, and spills; it does too where it sees that they are
+      // zeros. They cost nothing while this waits its turn.
       float acc[kRowHalves][P::kTileN / 2];
 #pragma unroll
       for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
-        for (int x = 0; x < P::kTileN / 2; x++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i][x]));
+        for (int x = 0; x < P::kTileN / 2; x++)
+          asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i][x]));
       named_sync(kMainTurn + me, 256);
       const int left = columns_left(args, w);
       u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
@@ -381,13 +273,13 @@ struct Gemm {
       wgmma_wait<0>();
       release(base, previous, warp, thread);
 
-      // NOTE: parts leave before their turn, and stand before owners in every worker's list: so no one
-      // waits for someone who waits.
+      // NOTE: parts leave before their turn, and stand before owners in every worker's list: so no
+      // one waits for someone who waits.
       if constexpr (P::kSplit)
-        if (w.is_part()) leave_part(args, acc, w, me, thread);
+        if (w.is_part()) SharedTile<P>::leave_part(args, acc, w, me, thread);
       named_sync(kEpilogueTurn + me, 256);
       if constexpr (P::kSplit)
-        if (w.parts > 0) add_parts(args, acc, w, mine(), thread);
+        if (w.parts > 0) SharedTile<P>::add_parts(args, acc, w, mine(), thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
       const int next = t + workers();
       // NOTE: a part of a tile has too few steps to wait for.
@@ -432,24 +324,25 @@ struct Gemm {
     }
     // Leave no turn half taken.
     const int turns0 = (index + 1) / 2, turns1 = index / 2;
-    if (mine() == 0 && 1 + turns1 > turns0) named_sync(kMainTurn, 256), named_sync(kEpilogueTurn, 256);
+    if (mine() == 0 && 1 + turns1 > turns0)
+      named_sync(kMainTurn, 256), named_sync(kEpilogueTurn, 256);
     if (mine() == 1 && turns0 > turns1)
       named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
   }
 
-  // The h-th unit of a tile, in slots from position `at` on. progress: of the next tile's main loop,
-  // which it waits for in part; 0: it does not.
+  // The h-th unit of a tile, in slots from position `at` on. progress: of the next tile's main
+  // loop, which it waits for in part; 0: it does not.
   template <class S>
-  static __device__ __forceinline__ void finish_unit(
-      const Arguments& args, u32 base, const Unit& here, typename S::State& state,
-      const float (&acc)[kRowHalves][P::kTileN / 2], int h, int row, unsigned at, unsigned progress,
-      u32 rows_at, int warp, int lane) {
+  static __device__ __forceinline__ void finish_unit(const Arguments& args, u32 base,
+                                                     const Unit& here, typename S::State& state,
+                                                     const float (&acc)[kRowHalves][P::kTileN / 2],
+                                                     int h, int row, unsigned at, unsigned progress,
+                                                     u32 rows_at, int warp, int lane) {
     const auto columns = S::columns(args, here.s, here.unit, lane);
 #pragma unroll
     for (int i = 0; i < kRowHalves; i++, at += S::kSlotsUsed) {
       if (P::kPaced && progress != 0 && (h | i) != 0)
-        wait_for_progress(base,
-                          progress + (h * kRowHalves + i) * static_cast<int>(args.pace) / 16);
+        wait_for_progress(base, progress + (h * kRowHalves + i) * static_cast<int>(args.pace) / 16);
       u32 slot[S::kSlotsUsed + 1];
 #pragma unroll
       for (int u = 0; u < S::kSlotsUsed; u++) {
@@ -473,9 +366,11 @@ struct Gemm {
 
   // acc[i][…] += the sums over all k of 64 rows i and kWidth columns of the operands' tile.
   template <int kWidth>
-  static __device__ __forceinline__ void main_loop(u32 base, float (&acc)[kRowHalves][P::kTileN / 2],
+  static __device__ __forceinline__ void main_loop(u32 base,
+                                                   float (&acc)[kRowHalves][P::kTileN / 2],
                                                    int k_count, unsigned stages, u32& stage,
-                                                   u32& phase, u32& previous, int warp, int thread) {
+                                                   u32& phase, u32& previous, int warp,
+                                                   int thread) {
 #pragma unroll 1
     for (int k = 0; k < k_count; k++) {
       barrier_wait(base + kFull + stage * 8, phase);
@@ -504,60 +399,13 @@ struct Gemm {
     }
   }
 
-  // ---- tiles that several workers share: accumulators in global memory, a flag for each area
-  static __device__ __forceinline__ float* area_of(const Arguments& args, int area, int thread) {
-    return args.areas + static_cast<long long>(area) * kTileM * P::kTileN + thread * 4;
-  }
-  static __device__ __forceinline__ void leave_part(const Arguments& args,
-                                                    const float (&acc)[kRowHalves][P::kTileN / 2],
-                                                    const Work& w, int me, int thread) {
-    float* to = area_of(args, w.area, thread);
-#pragma unroll
-    for (int i = 0; i < kRowHalves; i++)
-#pragma unroll
-      for (int x = 0; x < P::kTileN / 2; x += 4)
-        asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
-                         to + (i * P::kTileN / 2 + x) * 128),
-                     "f"(acc[i][x]), "f"(acc[i][x + 1]), "f"(acc[i][x + 2]), "f"(acc[i][x + 3])
-                     : "memory");
-    named_sync(kPartSync + me, 128);
-    if (thread == 0)
-      asm volatile("fence.acq_rel.gpu;\nst.release.gpu.u64 [%0], %1;" ::"l"(args.flags + w.area),
-                   "l"(args.token)
-                   : "memory");
-  }
-  // The flags are 0 again afterwards, as scratch memory may be anything else than the token before.
-  static __device__ __forceinline__ void add_parts(const Arguments& args,
-                                                   float (&acc)[kRowHalves][P::kTileN / 2],
-                                                   const Work& w, int me, int thread) {
-#pragma unroll 1
-    for (int part = 0; part < w.parts; part++) {
-      if (thread == 0) {
-        u64 flag;
-        do asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(flag) : "l"(args.flags + w.area + part * P::kCluster) : "memory");
-        while (flag != static_cast<u64>(args.token));
-        asm volatile("st.relaxed.gpu.u64 [%0], 0;" ::"l"(args.flags + w.area + part * P::kCluster) : "memory");
-      }
-      named_sync(kPartSync + me, 128);
-      const float* from = area_of(args, w.area + part * P::kCluster, thread);
-#pragma unroll
-      for (int i = 0; i < kRowHalves; i++)
-#pragma unroll
-        for (int x = 0; x < P::kTileN / 2; x += 4) {
-          float more[4];
-          asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                       : "=f"(more[0]), "=f"(more[1]), "=f"(more[2]), "=f"(more[3])
-                       : "l"(from + (i * P::kTileN / 2 + x) * 128)
-                       : "memory");
-#pragma unroll
-          for (int y = 0; y < 4; y++) acc[i][x + y] += more[y];
-        }
-    }
-  }
-
   static __device__ __forceinline__ void wait_for_progress(u32 base, unsigned target) {
     unsigned now;
-    do asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(now) : "r"(base + kProgress) : "memory");
+    do
+      asm volatile("ld.volatile.shared.u32 %0, [%1];"
+                   : "=r"(now)
+                   : "r"(base + kProgress)
+                   : "memory");
     while (now < target && (__nanosleep(64), true));
     __syncwarp();
   }
