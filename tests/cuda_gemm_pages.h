@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +27,7 @@
 #include "coda/cuda/launch.h"
 #include "tests/cuda_asm_to_host.h"
 #include "tests/cuda_host_map.h"
+#include "tests/cuda_pack_pages.h"
 
 namespace coda::cuda {
 
@@ -143,21 +145,22 @@ class GemmPages {
 
   // In a namespace of its own.
   std::string page(const Plan& plan) const {
-    const std::string own = prefix(plan);
+    const std::string own = prefix(plan), text = plan.page.substr(0, plan.page.find(kCopies));
     std::string rest;
-    for (std::size_t at = 0; at < plan.page.size();) {
-      const std::size_t end = std::min(plan.page.find('\n', at), plan.page.size() - 1) + 1;
-      const std::string line = plan.page.substr(at, end - at);
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+      const std::string line = text.substr(at, end - at);
       const bool directive = line.starts_with("#include") || line.starts_with("#define");
       rest += directive                      ? ""
               : line == "namespace coda {\n" ? "namespace coda {\nusing namespace ::coda;\n"
                                              : line;
       at = end;
     }
-    const std::string mark = " " + plan.launches[0].entry + "(";
-    const std::string lines = "\n" + plan.launches[0].entry + "(";
+    const Launch& launch = *std::ranges::find_if_not(plan.launches, is_copy);
+    const std::string mark = " " + launch.entry + "(";
+    const std::string lines = "\n" + launch.entry + "(";
     const std::size_t entry = rest.find(rest.find(lines) != std::string::npos ? lines : mark);
-    rest.replace(entry + 1, plan.launches[0].entry.size(), own + "kernel");
+    rest.replace(entry + 1, launch.entry.size(), own + "kernel");
     return "namespace " + own + "page {\n" + rest + "extern \"C\" bool " + own +
            "run(const void* argument, void* call, char* fault, unsigned long size) {\n"
            "  struct Call { int blocks, threads, cluster; unsigned shared; unsigned long long "
@@ -227,6 +230,10 @@ inline HostRun launch_gemm(const Plan& plan, std::span<const Tensor> params,
   };
   HostRun out;
   for (const Launch& launch : plan.launches) {
+    if (is_copy(launch)) {
+      launch_copy(plan, launch, addresses);
+      continue;
+    }
     if (launch.shared > Target().shared) throw InternalError("more shared memory than there is");
     const Argument argument = argument_of(launch, addresses, encode);
     GemmPages::Call call{static_cast<int>(launch.grid[0]),     launch.block, launch.cluster,

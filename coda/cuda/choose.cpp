@@ -9,6 +9,7 @@
 #include "coda/core/error.h"
 #include "coda/cuda/gemm.h"
 #include "coda/cuda/general.h"
+#include "coda/cuda/pack.h"
 #include "coda/cuda/stream.h"
 #include "coda/cuda/tuning.h"
 
@@ -112,6 +113,9 @@ Plan choose_plan(const Checked& checked, const Sizes& sizes, std::span<const Lay
                  const Target& target, const PlanOptions& options) {
   std::vector<std::string> reasons;
   std::optional<Plan> plan = fast_plan(checked, sizes, layouts, target, options, reasons);
+  if (!plan && options.tile != kGeneral) {
+    plan = plan_packed(checked, sizes, layouts, target, nullptr, reasons);
+  }
   if (!plan) plan = plan_general(checked, sizes, layouts, target);
   plan->notes.insert(plan->notes.begin(), reasons.begin(), reasons.end());
   return *std::move(plan);

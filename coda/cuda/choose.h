@@ -29,10 +29,10 @@ std::vector<std::string> tile_candidates(const Checked& checked, const Sizes& si
                                          std::span<const Layout> layouts, const Target& target,
                                          std::vector<std::string>& reasons);
 
-// A product goes to plan_gemm, a stream to plan_stream, and to plan_general what is neither or what
-// these refused; their reasons then stand in the notes. Throws ProgramError where the pinned tile
-// is no candidate for dense tensors (unless another may be chosen), and Unsupported where no
-// planner takes the program.
+// A product goes to plan_gemm, or plan_packed, a stream to plan_stream, and to plan_general what is
+// neither or what these refused; their reasons then stand in the notes. Throws ProgramError where
+// the pinned tile is no candidate for dense tensors (unless another may be chosen), and Unsupported
+// where no planner takes the program.
 Plan choose_plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
                  const Target& target, const PlanOptions& options = {});
 

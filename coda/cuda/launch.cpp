@@ -74,7 +74,8 @@ MapPromotion map_promotion(int bytes) {
 }
 
 std::string text_of(const MapSpec& map) {
-  std::string text = "a map of tensor " + std::to_string(map.tensor) + " (" +
+  std::string text = (map.workspace ? "a map of the workspace ("
+                                    : "a map of tensor " + std::to_string(map.tensor) + " (") +
                      std::string(name_of(map.dtype)) + ", offset " + std::to_string(map.offset);
   for (const MapSpec::Axis& axis : map.axes) {
     text += ", " + std::to_string(axis.extent) + " by " + std::to_string(axis.stride) +
@@ -171,7 +172,9 @@ Argument argument_of(
   for (const MapSpec& map : launch.maps) {
     const std::int64_t offset = map.offset * static_cast<std::int64_t>(size_of(map.dtype));
     std::byte* first =
-        static_cast<std::byte*>(addresses.tensors.at(static_cast<std::size_t>(map.tensor)));
+        map.workspace
+            ? static_cast<std::byte*>(addresses.workspace) + *map.workspace
+            : static_cast<std::byte*>(addresses.tensors.at(static_cast<std::size_t>(map.tensor)));
     TensorMap encoded = {};
     encode(map, first + offset, encoded);
     std::memcpy(to, &encoded, sizeof encoded);

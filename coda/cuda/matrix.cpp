@@ -8,6 +8,12 @@
 namespace coda::cuda {
 namespace {
 
+std::string stride_text(std::int64_t stride) {
+  return std::to_string(stride);
+}
+
+}  // namespace
+
 void merge(std::vector<MemoryLoop>& loops, MemoryLoop loop) {
   if (loop.extent == 1) return;
   if (!loops.empty() && loops.back().stride == loop.stride * loop.extent) {
@@ -16,12 +22,6 @@ void merge(std::vector<MemoryLoop>& loops, MemoryLoop loop) {
     loops.push_back(loop);
   }
 }
-
-std::string stride_text(std::int64_t stride) {
-  return std::to_string(stride);
-}
-
-}  // namespace
 
 std::optional<std::string> alignment_refusal(const Layout& layout, std::int64_t offset,
                                              std::int64_t stride, DType dtype) {

@@ -18,6 +18,8 @@ struct MemoryLoop {
   std::int64_t extent = 1;
   std::int64_t stride = 0;
 };
+// Appends an inner loop.
+void merge(std::vector<MemoryLoop>& loops, MemoryLoop loop);
 
 // An operand of a product: a matrix [outer, inner], inner contracted.
 struct OperandMatrix {

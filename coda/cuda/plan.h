@@ -57,6 +57,8 @@ struct MapSpec {
   std::vector<Axis> axes;  // 2 … 5
   int swizzle = 128;       // bytes; 0: none
   int promotion = 256;     // bytes that L2 fetches at once; 0: none
+  // Bytes: the map is of the workspace from there on, not of the tensor.
+  std::optional<std::int64_t> workspace = {};
 };
 
 // One 8-byte word of a kernel's argument.

@@ -17,8 +17,10 @@ constexpr std::array<std::string_view, 4> kKinds = {"number", "pointer", "worksp
 json map_json(const MapSpec& map) {
   json axes = json::array();
   for (const MapSpec::Axis& axis : map.axes) axes.push_back({axis.extent, axis.stride, axis.box});
-  return {{"tensor", map.tensor},    {"offset", map.offset},   {"dtype", name_of(map.dtype)},
-          {"axes", std::move(axes)}, {"swizzle", map.swizzle}, {"promotion", map.promotion}};
+  json out = {{"tensor", map.tensor},    {"offset", map.offset},   {"dtype", name_of(map.dtype)},
+              {"axes", std::move(axes)}, {"swizzle", map.swizzle}, {"promotion", map.promotion}};
+  if (map.workspace) out["workspace"] = *map.workspace;
+  return out;
 }
 
 json word_json(const Word& word) {
@@ -60,6 +62,7 @@ MapSpec map_from(const json& from, std::size_t tensors) {
   for (const json& axis : from.at("axes")) map.axes.push_back({axis.at(0), axis.at(1), axis.at(2)});
   map.swizzle = from.at("swizzle");
   map.promotion = from.at("promotion");
+  if (from.contains("workspace")) map.workspace = from["workspace"].get<std::int64_t>();
   return map;
 }
 
