@@ -69,11 +69,12 @@ std::string python(const fs::path& own, bool needs_gpu) {
     }
     tried += (tried.empty() ? "" : ", ") + file;
   }
-  throw Unsupported("no Python with PyTorch" + std::string(needs_gpu ? " and a GPU" : "") +
-                    (tried.empty() ? ": there is no python3" : "; tried " + tried) +
-                    ". Benchmarks run on a machine with an NVIDIA GPU and `pip install torch`; " +
-                    "`coda bench --dry-run` lists them without a GPU",
-                    "");
+  throw Unsupported(
+      "no Python with PyTorch" + std::string(needs_gpu ? " and a GPU" : "") +
+          (tried.empty() ? ": there is no python3" : "; tried " + tried) +
+          ". Benchmarks run on a machine with an NVIDIA GPU and `pip install torch`; " +
+          "`coda bench --dry-run` lists them without a GPU",
+      "");
 }
 
 // NOTE: does not return: the process becomes Python's.

@@ -11,8 +11,8 @@
 #include <tuple>
 #include <vector>
 
-#include "coda/cpu/frame.h"
 #include "coda/check/input_view.h"
+#include "coda/cpu/frame.h"
 #include "coda/cpu/tile_program.h"
 
 namespace coda::cpu {

@@ -17,10 +17,10 @@
 #include <tuple>
 #include <vector>
 
+#include "coda/check/input_view.h"
 #include "coda/cpu/bound_access.h"
 #include "coda/cpu/frame.h"
 #include "coda/cpu/gemm.h"
-#include "coda/check/input_view.h"
 
 namespace coda::cpu {
 

@@ -92,7 +92,8 @@ class Recorder final : public Backend {
     }
     kernel.plan.page.clear();
     const auto bytes = static_cast<std::size_t>(kernel.plan.workspace);
-    const coda::Kernel::Run nothing = [](auto&&...) {};
+    const coda::Kernel::Run nothing = [](auto&&...) {
+    };
     coda::Kernel stub(nothing, bytes, kernel.plan.path);
     const std::lock_guard lock(mutex_);
     const auto known = std::ranges::find(to_.cubins, cubin);

@@ -227,7 +227,7 @@ class Unit {
     if (status == Status::success) return log;
     if (status == Status::invalid_option) {
       throw Unsupported("NVRTC " + version() + " (" + library_.path + ") refuses the options for " +
-                        name_ + ": " + first_errors(log, name_, page_),
+                            name_ + ": " + first_errors(log, name_, page_),
                         kInstall);
     }
     if (status == Status::compilation) {

@@ -61,8 +61,8 @@ struct Scattering {
     each_id(from, to, [&](long long row, long long m) {
       const int at = atomicAdd(&shared.hits, 1);
       if (at < kList)
-        shared.found[at] = static_cast<unsigned long long>(row) << 40 |
-                           static_cast<unsigned long long>(m);
+        shared.found[at] =
+            static_cast<unsigned long long>(row) << 40 | static_cast<unsigned long long>(m);
     });
     __syncthreads();
     return shared.hits;
