@@ -1,7 +1,8 @@
 // tests/cuda_pages.h: plans of the predicated path, run on the host.
 //
-// Their pages are plain loops, one thread an element, so the host's compiler can compile them: many
-// pages a library, each launch a loop over its threads.
+// The host's compiler can compile their pages: many pages a library. Most kernels are plain loops,
+// one thread an element, and a launch is a loop over its threads; those with shared memory run with
+// barriers.
 #pragma once
 
 #include <dlfcn.h>
@@ -32,7 +33,7 @@ namespace coda::cuda {
 // Pages, compiled many at once; each is known by its text.
 class HostPages {
  public:
-  using Run = void (*)(const void* words, const std::int64_t* grid, int block);
+  using Run = bool (*)(const void* words, const long long* grid, int block);
 
   HostPages() : folder_(std::filesystem::temp_directory_path() / unique_name()) {
     std::filesystem::create_directories(folder_);
@@ -55,7 +56,7 @@ class HostPages {
   void compile() {
     if (compiled_ == plans_.size()) return;
     const std::string stem = folder_ / ("pages_" + std::to_string(libraries_.size()));
-    std::string text = "#include \"tests/cuda_on_host.h\"\n";
+    std::string text = "#include \"tests/cuda_blocks_on_host.h\"\n";
     for (; compiled_ < plans_.size(); ++compiled_) {
       text += page(compiled_) + runners(compiled_);
     }
@@ -95,9 +96,10 @@ class HostPages {
       (line.starts_with("#include") ? includes : rest) += line;
       at = end;
     }
-    const std::string mark = "extern \"C\" __global__ void __launch_bounds__(256, 2) ";
-    for (std::size_t at = 0; (at = rest.find(mark, at)) != std::string::npos; at += mark.size()) {
-      rest.insert(at + mark.size(), own);
+    const std::string mark = "extern \"C\" __global__ void __launch_bounds__(256, ";
+    for (std::size_t at = 0; (at = rest.find(mark, at)) != std::string::npos;) {
+      at += mark.size() + std::string("2) ").size();
+      rest.insert(at, own);
     }
     return includes + "namespace " + own + "page {\n" + rest + "}\n";
   }
@@ -112,13 +114,20 @@ class HostPages {
     for (const Launch& launch : plans_[index].launches) entries.insert(launch.entry);
     std::string text;
     for (const std::string& entry : entries) {
-      text += "extern \"C\" void " + own + "run_" + entry +
-              "(const void* words, const long long* grid, int block) {\n"
-              "  gridDim.x = unsigned(grid[0]);\n  blockDim.x = unsigned(block);\n"
-              "  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)\n"
-              "    for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)\n      " +
-              own + "page::" + own + entry + "(*static_cast<const " + own + "page::Arguments_" +
-              entry + "*>(words));\n}\n";
+      const std::string& page = plans_[index].page;
+      const std::size_t body = page.find(" " + entry + "(");
+      const bool barriers = page.substr(body, page.find("\n}\n", body) - body).find("__shared__") !=
+                            std::string::npos;
+      const std::string call = own + "page::" + own + entry + "(*static_cast<const " + own +
+                               "page::Arguments_" + entry + "*>(words));";
+      text += "extern \"C\" bool " + own + "run_" + entry +
+              "(const void* words, const long long* grid, int block) {\n" +
+              (barriers ? "  return coda::host::run(grid, block, [&] { " + call + " });\n}\n"
+                        : "  gridDim.x = unsigned(grid[0]);\n  blockDim.x = unsigned(block);\n"
+                          "  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)\n"
+                          "    for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)\n"
+                          "      " +
+                              call + "\n  return true;\n}\n");
     }
     return text;
   }
@@ -158,7 +167,10 @@ inline void launch_on_host(const Plan& plan, std::span<const Tensor> params,
           throw InternalError("the predicated path has no tables");
       }
     }
-    HostPages::all().find(plan, launch.entry)(words.data(), launch.grid.data(), launch.block);
+    const long long grid[] = {launch.grid[0], launch.grid[1], launch.grid[2]};
+    if (!HostPages::all().find(plan, launch.entry)(words.data(), grid, launch.block)) {
+      throw InternalError("threads of " + launch.entry + " wait for ever");
+    }
   }
   for (std::size_t i = (bytes + 7) / 8; i < workspace.size(); ++i) {
     ASSERT_EQ(workspace[i], ~std::uint64_t{0}) << plan.name << " writes past its workspace";

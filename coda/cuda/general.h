@@ -1,7 +1,8 @@
 // coda/cuda/general.h: the predicated path: any checked program, any dtypes, strides, alignment and
 // sizes.
 //
-// A sequence of plain kernels, one element a thread: every product and every reduction is stored in
+// A sequence of plain kernels: products by tiles on the FP32 units (f64 and small ones an element a
+// thread), everything else one element a thread. Every product and every reduction is stored in
 // workspace, then the results are computed from these. The order of every sum is a function of the
 // sizes alone. A result may share its memory with a parameter that is read at the same element
 // only (not in attention).

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,16 @@ class GeneralPlanner {
       ElementEmitter& emitter, const Accumulator& accumulator, std::size_t rows,
       std::size_t columns,
       const std::function<ElementEmitter::Named(std::size_t, std::size_t)>& named) const;
+  // general_tiles.cpp
+  struct TileOperand {
+    std::string declaration, value;
+  };
+  std::optional<TileOperand> tile_operand(Arguments& arguments, const Operand& operand,
+                                          const Dim& side, const Dim& depth,
+                                          const std::string& name) const;
+  // False: the product is small, or of f64, or of more than strided memory.
+  bool tiled_product(const Accumulator& accumulator, const Dim& rows, const Dim& columns,
+                     const Stored& to, const std::string& stem);
   // general_reduce.cpp
   void reductions();
   void reduce(Value value);

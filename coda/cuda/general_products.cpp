@@ -40,6 +40,9 @@ void GeneralPlanner::product(std::size_t space, const Accumulator& accumulator) 
   }
   rows.extent = require_extent(rows.dim, sizes_);
   columns.extent = require_extent(columns.dim, sizes_);
+  if (tiled_product(accumulator, rows.dim, columns.dim, to, name)) {
+    return keep(accumulator.value, to);
+  }
   const std::int64_t enough = std::int64_t{target_.processors} * kThreads * kTile * kTile;
   if (rows.extent >= kTile && columns.extent >= kTile && rows.extent * columns.extent >= enough) {
     rows.tile = columns.tile = kTile;
