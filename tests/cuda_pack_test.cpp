@@ -8,6 +8,7 @@
 #include "coda/cuda/nvrtc.h"
 #include "coda/program/text.h"
 #include "coda/reference/verify.h"
+#include "tests/cases.h"
 #include "tests/cuda_gemm_pages.h"
 
 namespace coda::cuda {
@@ -93,6 +94,87 @@ TEST(CudaPack, IsChosenAfterTheFastPathOnly) {
   EXPECT_EQ(path(2048).find("cop"), std::string::npos);
   EXPECT_NE(path(2049).find(", 2 copies"), std::string::npos) << path(2049);
   EXPECT_EQ(path(2049, {.tile = "general"}), "general");
+}
+
+// Tensors with odd rows, or the first factor fastest, at addresses that suit their elements only.
+std::vector<Layout> askew(const Program& program, const Sizes& sizes, Layouts kind) {
+  std::vector<Layout> layouts;
+  const auto add = [&](const Type& type) {
+    std::vector<std::int64_t> extents;
+    for (const Factor& factor : factors_of(type)) extents.push_back(require_extent(factor, sizes));
+    if (kind == Layouts::transposed) std::ranges::reverse(extents);
+    if (kind == Layouts::padded && extents.size() > 1) extents.back() += 3;
+    std::vector<std::int64_t> strides = dense_strides(extents);
+    if (kind == Layouts::transposed) std::ranges::reverse(strides);
+    layouts.push_back({strides, static_cast<std::int64_t>(size_of(type.dtype))});
+  };
+  for (const Param& param : program.params()) add(param.type);
+  for (const coda::Result& result : program.results()) add(result.type);
+  return canonical_layouts(program, sizes, layouts);
+}
+
+// Whatever the program, copies lie apart in the workspace, and the product sees copies only.
+TEST(CudaPack, CopiesOfEveryCaseLieApart) {
+  int plans = 0;
+  for (const ::coda::testing::Case& each : ::coda::testing::case_table().cases) {
+    const Program program = each.load();
+    const auto checked =
+        program.kind() == Program::Kind::program ? try_check(program) : std::nullopt;
+    if (!checked || checked->kind() != KernelKind::gemm) continue;
+    for (const Sizes& given : each.sizes) {
+      for (const Layouts kind : {Layouts::padded, Layouts::transposed}) {
+        SCOPED_TRACE(each.name + " " + std::string(name_of(kind)));
+        const Sizes sizes = bind_sizes(program, given);
+        std::vector<std::string> why;
+        const auto plan = plan_packed(*checked, sizes, askew(program, sizes, kind), {}, nullptr,
+                                      why, Copies::always);
+        plans += plan ? 1 : 0;
+        if (!plan) continue;
+        std::map<std::int64_t, std::int64_t> ends;  // of copies, by where they begin
+        std::set<int> copied;
+        for (const Launch& launch : plan->launches) {
+          if (!is_copy(launch)) continue;
+          copied.insert(launch.words[0].tensor);
+          const DType dtype =
+              launch.words[0].tensor < static_cast<int>(program.params().size())
+                  ? program.params()[static_cast<std::size_t>(launch.words[0].tensor)].type.dtype
+                  : program
+                        .results()[static_cast<std::size_t>(launch.words[0].tensor) -
+                                   program.params().size()]
+                        .type.dtype;
+          ends[launch.words[1].value] =
+              launch.words[1].value + launch.words[2].value * launch.words[4].value *
+                                          static_cast<std::int64_t>(size_of(dtype));
+        }
+        std::int64_t end = 0;
+        for (const auto& [from, to] : ends) {
+          EXPECT_LE(end, from);
+          end = to;
+        }
+        EXPECT_LE(end, plan->workspace);
+        for (const Launch& launch : plan->launches) {
+          if (is_copy(launch)) continue;
+          for (const MapSpec& map : launch.maps) {
+            EXPECT_TRUE(copied.contains(map.tensor) == map.workspace.has_value()) << map.tensor;
+            if (!map.workspace) continue;
+            std::int64_t last = map.offset;
+            for (const MapSpec::Axis& axis : map.axes) {
+              last += (axis.extent - 1) * (&axis == map.axes.data() ? 1 : axis.stride);
+            }
+            EXPECT_LE(*map.workspace + (last + 1) * static_cast<std::int64_t>(size_of(map.dtype)),
+                      ends.at(*map.workspace));
+            EXPECT_EQ(map_fault(map, reinterpret_cast<void*>(map.offset * static_cast<std::int64_t>(
+                                                                              size_of(map.dtype)))),
+                      "");
+          }
+          for (const Word& word : launch.words) {
+            EXPECT_FALSE(word.kind == Word::Kind::pointer && copied.contains(word.tensor));
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(plans, 100);
 }
 
 // ---- on the host ----

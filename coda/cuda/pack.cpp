@@ -98,7 +98,7 @@ class Packer {
  private:
   enum class Way : std::uint8_t { in, out };
   enum class Major : std::uint8_t { contracted, free };  // what is contiguous in operands' copies
-  static constexpr std::int64_t kAligned = 256;          // bytes
+  static constexpr std::int64_t kAligned = 256, kStep = 16;  // bytes
 
   // Operands of f32 that only casts to one 16-bit dtype read have that dtype in the program for the
   // copies.
@@ -263,19 +263,14 @@ class Packer {
       auto& side = roles[f] == Role::row ? rows : columns;
       side.push_back({whole ? 0 : all[f].place.inner, declared[f]});
     }
+    if (rows.empty() || columns.empty()) return;
     Copy copy{.tensor = tensor};
-    std::int64_t row_count = 1, column_count = 1;
-    const auto sort = [&](std::vector<Placed>& side, std::vector<std::size_t>& to,
-                          std::int64_t& count) {
+    const auto sort = [&](std::vector<Placed>& side, std::vector<std::size_t>& to) {
       std::ranges::stable_sort(side, std::ranges::greater(), &Placed::inner);
-      for (const Placed& each : side) {
-        to.push_back(each.factor);
-        count *= extent(tensor, each.factor);
-      }
+      for (const Placed& each : side) to.push_back(each.factor);
     };
-    sort(rows, copy.rows, row_count);
-    sort(columns, copy.columns, column_count);
-    if (row_count <= 1 || column_count <= 1) return;
+    sort(rows, copy.rows);
+    sort(columns, copy.columns);
     const std::optional<std::string> why = tile_refusal(copy);
     if (!why) return;
     copy.why = *why;
@@ -290,6 +285,7 @@ class Packer {
   std::optional<std::string> tile_refusal(const Copy& copy) const {
     const Layout& layout = layouts_[static_cast<std::size_t>(copy.tensor)];
     const DType dtype = type_of(program(), copy.tensor).dtype;
+    if (const auto why = alignment_refusal(layout, 0, kStep, dtype)) return why;
     std::int64_t line = 1;  // what lies side by side
     bool is_line = true;
     for (std::size_t i = copy.columns.size(); i-- > 0;) {
@@ -341,7 +337,7 @@ class Packer {
 
   // The copy's layout.
   void place(Copy& copy, std::vector<Layout>& packed) const {
-    constexpr std::int64_t kWide = 2048, kStep = 16, kLine = 128;  // bytes
+    constexpr std::int64_t kWide = 2048, kLine = 128;  // bytes
     Layout& layout = packed[static_cast<std::size_t>(copy.tensor)];
     std::int64_t stride = 1;
     for (std::size_t i = copy.columns.size(); i-- > 0;) {
