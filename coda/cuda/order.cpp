@@ -31,15 +31,16 @@ struct Lists {
   std::int64_t longest() const { return *std::ranges::max_element(load); }
 };
 
-// Gives every worker the pieces along k that it lacks to `limit`, those with least behind them
-// first. The last one takes what is left.
-Lists shared(Lists lists, const std::vector<Entry>& tiles, std::int64_t limit,
-             const OrderOptions& options) {
+// Pieces of `tiles` along k for workers who have `load` behind them: each what it lacks to `limit`,
+// those with least first. The last one takes what is left.
+Lists shared(const std::vector<std::int64_t>& load, const std::vector<Entry>& tiles,
+             std::int64_t limit, const OrderOptions& options) {
   const std::int64_t depth = options.depth;
-  std::vector<std::size_t> order(lists.load.size());
+  Lists lists{std::vector<std::vector<Piece>>(load.size()), load};
+  std::vector<std::size_t> order(load.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return lists.load[a] < lists.load[b]; });
+                   [&](std::size_t a, std::size_t b) { return load[a] < load[b]; });
   std::size_t at = 0;
   std::vector<std::vector<Piece>> owners(lists.pieces.size());
   for (const Entry& tile : tiles) {
@@ -121,10 +122,10 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
 
   const auto workers = static_cast<std::size_t>(options.workers);
   Lists lists{std::vector<std::vector<Piece>>(workers), std::vector<std::int64_t>(workers, 0)};
-  std::vector<std::int64_t>& load = lists.load;
-  const auto put = [&](std::size_t worker, const Entry& entry) {
-    lists.pieces[worker].push_back({entry.tile, 0, static_cast<std::uint32_t>(options.depth), 0});
-    load[worker] += entry.cost * options.depth;
+  const std::vector<std::int64_t>& load = lists.load;
+  const auto put = [&](Lists& to, std::size_t worker, const Entry& entry) {
+    to.pieces[worker].push_back({entry.tile, 0, static_cast<std::uint32_t>(options.depth), 0});
+    to.load[worker] += entry.cost * options.depth;
   };
   const std::size_t whole = tiles.size() / workers * workers;
   std::vector<std::size_t> busy(workers);
@@ -136,36 +137,38 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
     for (std::size_t i = first; i < first + workers; ++i) {
       (tiles[i].cost < options.tile_columns ? narrow : wide).push_back(tiles[i]);
     }
-    for (std::size_t i = 0; i < narrow.size(); ++i) put(busy[i], narrow[i]);
-    std::vector<std::size_t> rest(busy.begin() + static_cast<std::ptrdiff_t>(narrow.size()),
+    for (std::size_t i = 0; i < narrow.size(); ++i) put(lists, busy[i], narrow[i]);
+    std::vector<std::size_t> idle(busy.begin() + static_cast<std::ptrdiff_t>(narrow.size()),
                                   busy.end());
-    std::ranges::sort(rest);
-    for (std::size_t i = 0; i < wide.size(); ++i) put(rest[i], wide[i]);
+    std::ranges::sort(idle);
+    for (std::size_t i = 0; i < wide.size(); ++i) put(lists, idle[i], wide[i]);
   }
   std::vector<Entry> last(tiles.begin() + static_cast<std::ptrdiff_t>(whole), tiles.end());
   std::stable_sort(last.begin(), last.end(),
                    [](const Entry& a, const Entry& b) { return a.cost > b.cost; });
-  const Lists before = lists;
+  // What does not fill a wave: whole, each to who has least behind it …
+  Lists rest{std::vector<std::vector<Piece>>(workers), load};
   for (const Entry& entry : last) {
-    put(static_cast<std::size_t>(std::ranges::min_element(load) - load.begin()), entry);
+    put(rest, static_cast<std::size_t>(std::ranges::min_element(rest.load) - rest.load.begin()),
+        entry);
   }
+  // … or shared, where that ends sooner.
   if (options.shortest > 0 && !last.empty() && options.depth >= 2 * options.shortest) {
     // An equal share for all, and somewhat more where pieces of the shortest length do not fill it.
-    const std::int64_t all = std::accumulate(load.begin(), load.end(), std::int64_t{0});
+    const std::int64_t all = std::accumulate(rest.load.begin(), rest.load.end(), std::int64_t{0});
     const std::int64_t fair = (all + options.workers - 1) / options.workers;
-    Lists best = lists;
     for (std::int64_t more = 0; more < options.depth; ++more) {
-      Lists tried = shared(before, last, fair + more * options.tile_columns / 2, options);
-      if (tried.longest() < best.longest()) {
-        best = std::move(tried);
-      }
+      Lists tried = shared(load, last, fair + more * options.tile_columns / 2, options);
+      if (tried.longest() < rest.longest()) rest = std::move(tried);
     }
-    lists = std::move(best);
+  }
+  for (std::size_t w = 0; w < workers; ++w) {
+    lists.pieces[w].insert(lists.pieces[w].end(), rest.pieces[w].begin(), rest.pieces[w].end());
   }
 
   Order order;
-  order.longest = lists.longest();
-  order.areas = lists.areas;
+  order.longest = rest.longest();
+  order.areas = rest.areas;
   std::size_t most = 0;
   for (const auto& list : lists.pieces) most = std::max(most, list.size());
   for (std::size_t i = 0; i < most; ++i) {
