@@ -85,6 +85,13 @@ struct Problem {
   bool row_blocks = false;
   std::vector<std::int64_t> depths;  // of each term
 
+  std::int64_t steps(std::size_t t) const { return (depths[t] + kTileDepth - 1) / kTileDepth; }
+  // Of all terms: the main loop of a tile.
+  std::int64_t steps() const {
+    std::int64_t all = 0;
+    for (std::size_t t = 0; t < depths.size(); ++t) all += steps(t);
+    return all;
+  }
   const OperandMatrix& left(std::size_t s = 0, std::size_t t = 0) const {
     return operands[s].terms[t].left;
   }
@@ -223,13 +230,11 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
       candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
     }
   }
-  std::int64_t depth = 0;
-  for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
   candidate.group = (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.cluster;
   candidate.order =
       tile_order(grids, {target.processors / shape.cluster, shape.result_columns(),
-                         candidate.narrow / shape.pairs, candidate.group, problem.stacked, depth,
-                         sharing == Sharing::along_k ? kShortestPart : 0});
+                         candidate.narrow / shape.pairs, candidate.group, problem.stacked,
+                         problem.steps(), sharing == Sharing::along_k ? kShortestPart : 0});
   // Narrower tiles read more of the left operand, and pay more often for turns. Pairs read less of
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
   const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
@@ -247,6 +252,7 @@ std::vector<Candidate> candidates_of(const Problem& problem, const Target& targe
     for (const int cluster : {1, 2}) {
       std::string why;
       if (cluster == 2 && !pairs) why = "one tile row has no pair";
+      if (cluster == 2 && target.processors < 2) why = "one processor has no pair";
       const auto shape = shape_of_tile(problem, columns, cluster, why);
       if (shape && why.empty()) {
         candidates.push_back(candidate_of(problem, *shape, target, Sharing::along_k));
@@ -328,8 +334,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     }
   }
   page.slot_bytes = bytes;
-  std::int64_t depth = 0;
-  for (const std::int64_t k : problem.depths) depth += (k + kTileDepth - 1) / kTileDepth;
+  const std::int64_t depth = problem.steps();
   // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
   page.paced = streams && depth <= 40;
   page.wide = loads && problem.head == 0 && rows.side().empty();
@@ -379,8 +384,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     }
   }
   for (std::size_t t = 0; t < problem.depths.size(); ++t) {
-    const std::int64_t tiles = (problem.depths[t] + kTileDepth - 1) / kTileDepth;
-    fields.k_tiles.push_back(arguments.number("k_tiles_" + std::to_string(t), tiles));
+    fields.k_tiles.push_back(arguments.number("k_tiles_" + std::to_string(t), problem.steps(t)));
   }
   arguments.table("order", 0);
   arguments.number("works", static_cast<std::int64_t>(candidate.order.pieces.size()));

@@ -44,8 +44,7 @@ TileText::TileText(const Region& places, std::span<const Layout> layouts, Argume
       layouts_(layouts),
       arguments_(arguments),
       shape_(shape),
-      rows_(rows),
-      precision_(precision_of(places.program())) {
+      rows_(rows) {
   if (real_lane(program_) != Lane::f32) throw Refusal{"f64"};
   find_groups();
   paired_ = std::ranges::any_of(places_.nodes(), [&](int n) {
@@ -128,18 +127,11 @@ SpaceText TileText::run() {
     rows_.store(places_, index, static_cast<int>(program_.params().size() + index));
   }
   begin_groups();
-  // What lives beside the accumulators: words of slots, vectors, chunks.
-  const auto count = [](const std::string& text, const std::string& wanted) {
-    int found = 0;
-    for (std::size_t at = text.find(wanted); at != std::string::npos;
-         at = text.find(wanted, at + 1)) {
-      ++found;
-    }
-    return found;
-  };
-  const int registers = 4 * count(out_.loads, "u32 loaded_") + 8 * count(out_.loads, "Chunk ") +
-                        8 * count(out_.column_fields, "ColumnPairs") +
-                        4 * count(out_.state_fields, "RowBlocks");
+  // What lives beside the accumulators: words of slots, vectors along columns, chunks, kept blocks.
+  std::size_t vectors = 0;
+  for (const auto& [value, fields] : columns_) vectors += fields.size();
+  const int registers = 4 * static_cast<int>(loaded_.size()) + 8 * static_cast<int>(vectors) +
+                        8 * chunks_ + 4 * kept_blocks_;
   if (shape_.columns == 192 && registers > kMostRegisters) {
     throw Refusal{"the epilogue needs the registers of a narrower tile"};
   }

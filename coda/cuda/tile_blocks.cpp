@@ -27,9 +27,7 @@ bool has_row_blocks(const Region& places) {
 }
 
 // A chunk's value with what lies past the last column (and row) replaced by `identity`.
-std::string TileText::masked(const std::string& part, Value value, const char* identity,
-                             bool rows) {
-  (void)value;
+std::string TileText::masked(const std::string& part, const char* identity, bool rows) {
   std::string text = "inside_columns(" + part + ", column, column_count, " + identity + ")";
   if (rows) text = "inside_rows(" + text + ", first_row, row_count, " + identity + ")";
   return text;
@@ -50,9 +48,10 @@ TileText::Held TileText::lower_block_reduce(Value value) {
     if (!all || node.op != Op::block_sum) refuse(value, "is no sum over blocks of all rows");
     out_.before += "        float " + name + "[" + std::to_string(shape_.unit / 16) + "];\n";
     out_.loads += "        Chunk " + name + "_chunk;\n";
+    ++chunks_;
     out_.chunk += comment(value);
-    out_.chunk += "        " + name + "_chunk.put(g, " +
-                  masked(operand.parts[0], value, "0.0f", true) + ");\n";
+    out_.chunk +=
+        "        " + name + "_chunk.put(g, " + masked(operand.parts[0], "0.0f", true) + ");\n";
     out_.stores += "        " + name + "[j] = column_sum(" + name + "_chunk, lane_id);\n";
     return {Where::block, Lane::f32, {name}};
   }
@@ -74,9 +73,10 @@ TileText::Held TileText::lower_block_reduce(Value value) {
         "        if (h * " + std::to_string(shape_.unit) + " % 64 == 0) " + object + " = {};\n";
   }
   out_.chunk += comment(value);
-  const std::string element = masked(operand.parts[0], value, identity, false);
+  const std::string element = masked(operand.parts[0], identity, false);
   if (node.op == Op::block_logsumexp) {
     out_.loads += "        Chunk " + name + "_chunk;\n";
+    ++chunks_;
     out_.chunk += "        " + name + "_chunk.put(g, " + element + ");\n";
     out_.stores += "        " + object + ".take(" + name + "_chunk);\n";
   } else {
@@ -132,6 +132,7 @@ void TileText::store_row_blocks(std::size_t index, const Held& held, Value value
   if (shape_.result_columns() % 64 != 0) refuse(value, "needs tiles of whole blocks");
   const std::string count = std::to_string(per_row * 2), name = fresh_name(result.name + "_kept");
   out_.state_fields += "      RowBlocks<" + count + "> " + name + ";\n";
+  ++kept_blocks_;
   const std::string keep = "state." + name + ".keep(" +
                            (shape_.unit == 64 ? "h * 2 + i" : "h / 2 * 2 + i") + ", " +
                            coerce(held, Lane::f32).parts[0] + ", lane_id);\n";

@@ -123,8 +123,7 @@ TileText::Held TileText::lower_group_reduce(Value value) {
   const std::string name = fresh_name(value_name(value));
   for (const std::string& part : operand.parts) {
     const bool blocks = node.attr.block != 0;
-    const std::string element =
-        blocks ? masked(part, value, sums ? "0.0f" : "-infinity()", false) : part;
+    const std::string element = blocks ? masked(part, sums ? "0.0f" : "-infinity()", false) : part;
     out_.chunk += "        " + name + "_all.take(" + element + ");\n";
   }
   --passes_;
@@ -202,6 +201,7 @@ void TileText::store_groups(std::size_t index, const Held& held) {
   out_.state_fields += "      RowBlocks<" +
                        std::to_string(shape_.result_columns() / shape_.group * 2) + ", " + group +
                        "> " + name + ";\n";
+  ++kept_blocks_;
   group_code_ += "        // store " + result.name + "\n        state." + name + ".keep(h / " +
                  units + " * 2 + i, rows_of(" + coerce(held, Lane::f32).parts[0] + "), lane_id);\n";
   out_.finish_once += "      // store " + result.name + "\n      state." + name + ".store(" +

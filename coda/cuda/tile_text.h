@@ -98,7 +98,7 @@ class TileText {
   std::string pointer_of(int tensor, Value value, const std::vector<std::int64_t>& strides,
                          const std::string& name);
   std::string tag() const;  // of names of numbers that the region's columns change
-  std::string masked(const std::string& part, Value value, const char* identity, bool rows);
+  std::string masked(const std::string& part, const char* identity, bool rows);
 
   const Region& places_;
   const Program& program_;
@@ -107,7 +107,6 @@ class TileText {
   TileShape shape_;
   RowsText& rows_;
   Lane real_ = Lane::f32;
-  Precision precision_;
   SpaceText out_;
   std::map<std::int32_t, Held> memo_;
   std::set<std::string> taken_;
@@ -120,8 +119,9 @@ class TileText {
   int passes_ = 0;                    // more than 0: in a pass over a head
   std::string group_code_;            // before the chunks of a head
   std::map<std::string, std::string> kept_;
-  int sums_slot_ = -1, sums_ = 0;  // where sums of columns wait
-  std::string picked_;             // the flags of the rows that a pick has found
+  int sums_slot_ = -1, sums_ = 0;     // where sums of columns wait
+  std::string picked_;                // the flags of the rows that a pick has found
+  int chunks_ = 0, kept_blocks_ = 0;  // objects of type Chunk and RowBlocks
 };
 
 }  // namespace coda::cuda
