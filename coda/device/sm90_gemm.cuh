@@ -136,8 +136,10 @@ struct Gemm {
     }
   }
 
-  // ---- warp 1: epilogue slots
-  static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base, int lane) {
+  // f(space, unit, position in the ring, first row) for every unit of this worker's tiles, in
+  // order.
+  template <class F>
+  static __device__ __forceinline__ void each_unit(const Arguments& args, F f) {
     unsigned position = 0;
     for (int t = worker(); t < args.works; t += workers()) {
       const Work w = placed(uniform_work(args, t));
@@ -147,13 +149,19 @@ struct Gemm {
       for (int h = 0; h < count; h++) {
         const Unit at = unit_of(args, w, h);
         P::with_space(at.s, [&](auto space) {
-          using S = decltype(space);
 #pragma unroll 1
-          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed)
-            load_unit<S, 0>(args, at, base, position, w.m * kTileM + i * 64, lane);
+          for (int i = 0; i < kRowHalves; i++, position += decltype(space)::kSlotsUsed)
+            f(space, at, position, w.m * kTileM + i * 64);
         });
       }
     }
+  }
+
+  // ---- warp 1: epilogue slots
+  static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base, int lane) {
+    each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
+      load_unit<decltype(space), 0>(args, at, base, position, row, lane);
+    });
   }
   template <class S, int kIndex>
   static __device__ __forceinline__ void load_unit(const Arguments& args, const Unit& at, u32 base,
@@ -179,22 +187,9 @@ struct Gemm {
   // ---- warps 2 and 3: finished slots, alternately
   static __device__ __forceinline__ void store_slots(const Arguments& args, u32 base, int warp,
                                                      int lane) {
-    unsigned position = 0;
-    for (int t = worker(); t < args.works; t += workers()) {
-      const Work w = placed(uniform_work(args, t));
-      if (w.m < 0) break;
-      const int count = units(args, w);
-#pragma unroll 1
-      for (int h = 0; h < count; h++) {
-        const Unit at = unit_of(args, w, h);
-        P::with_space(at.s, [&](auto space) {
-          using S = decltype(space);
-#pragma unroll 1
-          for (int i = 0; i < kRowHalves; i++, position += S::kSlotsUsed)
-            store_unit<S, 0>(args, at, base, position, w.m * kTileM + i * 64, warp, lane);
-        });
-      }
-    }
+    each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
+      store_unit<decltype(space), 0>(args, at, base, position, row, warp, lane);
+    });
   }
   template <class S, int kIndex>
   static __device__ __forceinline__ void store_unit(const Arguments& args, const Unit& at, u32 base,
