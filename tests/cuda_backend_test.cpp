@@ -11,38 +11,22 @@
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/driver.h"
 #include "coda/cuda/launch.h"
-#include "coda/cuda/nvrtc.h"
 #include "coda/program/text.h"
-#include "tests/fake_driver/driver.h"
+#include "tests/fake_driver/device.h"
 
 namespace coda {
 namespace {
 
+using testing::fake;
 using testing::FakeDriver;
 
-// Loaded before anybody asks for libcuda.so.1, it is the one that is found.
-FakeDriver* fake() {
-  static FakeDriver* const loaded = []() -> FakeDriver* {
-    setenv("CODA_CACHE", "off", 1);
-    // As a profiler would.
-    setenv("NVTX_INJECTION64_PATH", "/nowhere", 1);
-    dlopen(FAKE_NVTX, RTLD_NOW | RTLD_LOCAL);
-    void* library = dlopen(FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return nullptr;
-    const auto get = reinterpret_cast<FakeDriver* (*)()>(dlsym(library, "coda_fake_driver"));
-    return get == nullptr ? nullptr : get();
-  }();
-  return loaded;
-}
-
-class CudaBackend : public ::testing::Test {
+class CudaBackend : public testing::FakeDevice {
  protected:
   void SetUp() override {
-    ASSERT_NE(fake(), nullptr) << dlerror();
-    if (const auto problem = cuda::nvrtc_problem()) GTEST_SKIP() << *problem;
-    ASSERT_EQ(cuda::Driver::problem(), std::nullopt);
-    fake()->launches.clear();
-    fake()->fail_launches = false;
+    // As a profiler would, before the driver is there.
+    setenv("NVTX_INJECTION64_PATH", "/nowhere", 1);
+    dlopen(FAKE_NVTX, RTLD_NOW | RTLD_LOCAL);
+    FakeDevice::SetUp();
   }
 };
 

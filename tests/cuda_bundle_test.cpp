@@ -21,25 +21,14 @@
 #include "coda/program/text.h"
 #include "coda/rewrite/ledger.h"
 #include "coda/rewrite/rewrite.h"
-#include "tests/fake_driver/driver.h"
+#include "tests/fake_driver/device.h"
 
 namespace coda {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::fake;
 using testing::FakeDriver;
-
-// Loaded before anybody asks for libcuda.so.1, it is the one that is found.
-FakeDriver* fake() {
-  static FakeDriver* const loaded = []() -> FakeDriver* {
-    setenv("CODA_CACHE", "off", 1);
-    void* library = dlopen(FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return nullptr;
-    const auto get = reinterpret_cast<FakeDriver* (*)()>(dlsym(library, "coda_fake_driver"));
-    return get == nullptr ? nullptr : get();
-  }();
-  return loaded;
-}
 
 std::string temporary(const std::string& name) {
   const fs::path folder = fs::path(::testing::TempDir()) / "coda_bundle_test";
@@ -223,16 +212,7 @@ TEST(BundleFile, IsForOneKindOfGpu) {
 
 // ---- on a device ----
 
-class BundleRun : public ::testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_NE(fake(), nullptr) << dlerror();
-    if (const auto problem = cuda::nvrtc_problem()) GTEST_SKIP() << *problem;
-    ASSERT_EQ(cuda::Driver::problem(), std::nullopt);
-    fake()->launches.clear();
-    fake()->fail_launches = false;
-  }
-};
+class BundleRun : public testing::FakeDevice {};
 
 std::vector<FakeDriver::Launch> launches_of(const Schedule& schedule, const Backend& backend,
                                             const Sizes& sizes) {

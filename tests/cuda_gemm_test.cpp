@@ -325,22 +325,7 @@ TEST_F(BrokenGemm, AMapThatTheDriverRefusesIsSeen) {
 
 TEST(GemmPlan, MeetsTheRulesOfTheCopyEngine) {
   const std::vector<Sizes> known = {
-      {{"B", 2},
-       {"S", 8192},
-       {"T", 8192},
-       {"M", 16384},
-       {"D", 2048},
-       {"H", 16},
-       {"G", 4},
-       {"E", 128},
-       {"F", 5632},
-       {"N", 4096},
-       {"K", 4096},
-       {"Q", 2048},
-       {"P", 512},
-       {"A", 2048},
-       {"V", 50304},
-       {"R", 16}},
+      testing::layer_sizes(),
       {{"B", 1},
        {"S", 200},
        {"T", 200},

@@ -13,6 +13,7 @@
 #include "coda/core/error.h"
 #include "coda/core/file.h"
 #include "coda/cuda/launch.h"
+#include "tests/host_library.h"
 
 namespace coda::cuda {
 
@@ -62,16 +63,7 @@ class PackPages {
     }
     const std::string stem = folder_ / std::to_string(libraries_.size());
     write_file(stem + ".cpp", page);
-    const std::string source = CODA_SOURCE_DIR;
-    const std::string command = "c++ -std=c++17 -O1 -w -shared -fPIC -ffp-contract=off -I" +
-                                source + " -I" + source + "/coda/device " + stem + ".cpp -o " +
-                                stem + ".so 2> " + stem + ".log";
-    if (std::system(command.c_str()) != 0) {
-      throw InternalError("copies do not compile:\n" + read_file(stem + ".log").substr(0, 4000));
-    }
-    void* library = dlopen((stem + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw InternalError(dlerror());
-    return library;
+    return testing::host_library(stem, "-O1");
   }
 
   std::filesystem::path folder_;

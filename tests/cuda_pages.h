@@ -27,6 +27,7 @@
 #include "coda/cuda/general.h"
 #include "coda/reference/verify.h"
 #include "coda/rewrite/rewrite.h"
+#include "tests/host_library.h"
 
 namespace coda::cuda {
 
@@ -61,16 +62,7 @@ class HostPages {
       text += page(compiled_) + runners(compiled_);
     }
     write_file(stem + ".cpp", text);
-    const std::string source = CODA_SOURCE_DIR;
-    const std::string command = "c++ -std=c++17 -O1 -w -shared -fPIC -ffp-contract=off -I" +
-                                source + " -I" + source + "/coda/device " + stem + ".cpp -o " +
-                                stem + ".so 2> " + stem + ".log";
-    if (std::system(command.c_str()) != 0) {
-      throw InternalError("pages do not compile:\n" + read_file(stem + ".log").substr(0, 4000));
-    }
-    void* library = dlopen((stem + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw InternalError(dlerror());
-    libraries_.push_back(library);
+    libraries_.push_back(testing::host_library(stem, "-O1"));
   }
 
   Run find(const Plan& plan, const std::string& entry) {

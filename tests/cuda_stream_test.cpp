@@ -20,6 +20,7 @@
 #include "coda/reference/verify.h"
 #include "coda/rewrite/retype.h"
 #include "tests/cases.h"
+#include "tests/host_library.h"
 
 namespace coda::cuda {
 namespace {
@@ -85,15 +86,7 @@ class Pages {
     out << "#include \"tests/cuda_blocks_on_host.h\"\n";
     for (const Plan& plan : waiting_) write(out, plan);
     out.close();
-    const std::string command =
-        "c++ -std=c++17 -O0 -w -shared -fPIC -fno-strict-aliasing -ffp-contract=off "
-        "-I" CODA_SOURCE_DIR " -I" CODA_SOURCE_DIR "/coda/device " +
-        stem + ".cpp -o " + stem + ".so 2> " + stem + ".log";
-    if (std::system(command.c_str()) != 0)
-      throw InternalError("pages do not compile:\n" + read_file(stem + ".log").substr(0, 4000));
-    void* library = dlopen((stem + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw InternalError(dlerror());
-    libraries_.push_back(library);
+    libraries_.push_back(testing::host_library(stem, "-O0 -fno-strict-aliasing"));
     waiting_.clear();
   }
   void write(std::ofstream& out, const Plan& plan) const {

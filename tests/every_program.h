@@ -19,6 +19,15 @@ struct Found {
   Program program;
 };
 
+// As a layer of width 2048 has them.
+inline const Sizes& layer_sizes() {
+  static const Sizes sizes = {{"B", 2},    {"S", 8192}, {"T", 8192},  {"M", 16384},
+                              {"D", 2048}, {"H", 16},   {"G", 4},     {"E", 128},
+                              {"F", 5632}, {"N", 4096}, {"K", 4096},  {"Q", 2048},
+                              {"P", 512},  {"A", 2048}, {"V", 50304}, {"R", 16}};
+  return sizes;
+}
+
 // Each once, however many texts have it under whatever name.
 inline std::vector<Found> every_program() {
   namespace fs = std::filesystem;
