@@ -295,7 +295,7 @@ TEST_F(BundleRun, NeedsNoCompiler) {
             0)
       << output;
   EXPECT_NE(output.find("residual_norm: gemm"), std::string::npos) << output;
-  const std::string bare = "CODA_CACHE=off CODA_NVRTC=/nowhere LD_PRELOAD=" FAKE_DRIVER;
+  const std::string bare = "CODA_CACHE=off CODA_NVRTC=/nowhere LD_LIBRARY_PATH=" FAKE_DRIVER_FOLDER;
   EXPECT_EQ(run(bare, "run " + path + " random", &output), 0) << output;
   EXPECT_EQ(run(bare, "run " + path + " random --size M=128", &output), 1) << output;
   EXPECT_EQ(run(bare, "run " + path + " random --dtype f32", &output), 1) << output;
