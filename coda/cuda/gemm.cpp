@@ -17,6 +17,9 @@ namespace {
 constexpr std::int64_t kTileRows = 128, kTileDepth = 64;
 constexpr std::int64_t kShortestPart = 16;  // k steps of a tile that workers share
 constexpr std::size_t kMaxSpaces = 15;
+// What a thread may take beside 192 accumulators, as Pressure counts: with vectors along columns in
+// registers, and in all.
+constexpr int kMostHeld = 36, kMostRegisters = 44;
 // L2 hints of the copy engine.
 // What scratch memory is not by chance: a flag that says that a part of a tile is there.
 constexpr std::int64_t kToken = 0x5bd1e995c0da9e37;
@@ -298,8 +301,21 @@ MapSpec right_map(const OperandMatrix& matrix, const TileShape& shape, std::int6
   return map;
 }
 
+// What the store warps do before the first tile.
+enum class Side : std::uint8_t { empty, sums, elements };
+
+// Of 504 for a thread of each consumer and one of the producers: what the epilogue needs. Producers
+// that add up sums of columns are glad of 72, and those with results of their own of 56.
+int consumer_registers(const TileShape& shape, int registers, Side side) {
+  if (shape.columns < 192 && registers <= 55) return 216;
+  if (side == Side::elements && registers <= 20) return 224;
+  if (side != Side::empty) return 232;
+  return shape.head != 0 ? 232 : 240;
+}
+
 Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
-             const Target& target, const Problem& problem, const Candidate& candidate) {
+             const Target& target, const Problem& problem, const Candidate& candidate,
+             Vectors vectors = Vectors::held) {
   const Program& program = checked.program();
   Arguments arguments(program, sizes, layouts, "args");
   RowsText rows(checked, layouts, arguments,
@@ -317,7 +333,20 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   // Sums of products of 16-bit numbers are worth no more than fast functions give.
   page.precision = Precision::fast;
   for (std::size_t s = 0; s < problem.places.size(); ++s) {
-    page.spaces.push_back(emit_space(problem.places[s], layouts, arguments, candidate.shape, rows));
+    page.spaces.push_back(
+        emit_space(problem.places[s], layouts, arguments, candidate.shape, vectors, rows));
+  }
+  int registers = 0;
+  for (const SpaceText& space : page.spaces) registers = std::max(registers, space.registers);
+  registers += rows.registers();
+  const int left_over = 192 - candidate.shape.columns;
+  if (vectors == Vectors::held && registers > kMostHeld + left_over / 3) {
+    return plan_of(checked, sizes, layouts, target, problem, candidate, Vectors::late);
+  }
+  if (registers > kMostRegisters + left_over) {
+    throw Refusal{"the epilogue needs about " + std::to_string(registers) +
+                  " registers, and the accumulators leave " +
+                  std::to_string(kMostRegisters + left_over)};
   }
   // The ring takes what the stages leave.
   std::size_t most = 0;
@@ -326,6 +355,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   for (const SpaceText& space : page.spaces) {
     most = std::max(most, space.slots.size());
     page.maps = std::max(page.maps, space.maps);
+    page.row_bytes = std::max(page.row_bytes, rows.bytes() + (space.kept_bytes + 7) / 8 * 8);
     for (const SlotUse& slot : space.slots) {
       any = true;
       loads = loads || slot.bytes > 0;
@@ -337,11 +367,14 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   const std::int64_t depth = problem.steps();
   // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
   page.paced = streams && depth <= 40;
-  page.wide = loads && problem.head == 0 && rows.side().empty();
+  page.consumer_registers = consumer_registers(candidate.shape, registers,
+                                               rows.side().empty()    ? Side::empty
+                                               : rows.has_deep_side() ? Side::elements
+                                                                      : Side::sums);
   const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
   page.stages =
       static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 4096) / stage));
-  const std::int64_t row_bytes = 2 * kTileRows * rows.bytes();
+  const std::int64_t row_bytes = 2 * kTileRows * page.row_bytes;
   const std::int64_t left = target.shared - page.stages * stage - 1024 - row_bytes;
   page.slots = static_cast<int>(std::min<std::int64_t>(16, left / page.slot_bytes) / 2 * 2);
   if (!any) page.slots = 2, page.slot_bytes = 1024;
@@ -425,7 +458,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
       " rows" +
       (candidate.narrow > 0 ? ", last column tile " + std::to_string(candidate.narrow) : "") +
       (areas > 0 ? ", " + std::to_string(areas) + " parts of shared tiles" : "") +
-      (page.paced ? ", paced" : ""));
+      (page.paced ? ", paced" : "") + ", about " + std::to_string(registers) +
+      " registers of the epilogue");
   return plan;
 }
 

@@ -77,10 +77,11 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
   out += std::string("    }\n    ") + kHook + "Columns columns(" + arguments +
          "int unit, int lane_id) {\n      Columns out;\n" + space.column_code +
          "      return out;\n    }\n";
-  out +=
-      std::string("    template <int N>\n    ") + kHook + "void unit(" + arguments +
-      "const Rows& rows,\n        const Columns& columns, State& state, const float (&acc)[N], " +
-      "int h, int i, const u32* slot,\n        int row0, int unit, int warp, int lane_id) {\n";
+  out += std::string("    template <int N>\n    ") + kHook + "void unit(" + arguments +
+         "u32 rows_at,\n        const Columns& columns, State& state, const float (&acc)[N], " +
+         "int h, int i, const u32* slot,\n        int row0, int unit, int warp, int lane_id) {\n";
+  const std::string rows = "const Rows rows = P::rows(rows_at);\n";
+  out += "      " + rows;
   const int row_bytes = page.shape.head != 0 || page.shape.unit == 32 ? 64 : 128;
   out += "      [[maybe_unused]] const MatrixLane<" + std::to_string(row_bytes) +
          "> matrices(warp * 16, lane_id);\n";
@@ -92,6 +93,9 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
   out += indented(space.before, "");
   out += "#pragma unroll\n      for (int j = 0; j < " + std::to_string(chunks_of(page.shape)) +
          "; j++) {\n";
+  if (space.chunk.find("load_column_of") != std::string::npos) out += "        __syncwarp();\n";
+  // Else what a pass has computed of them would live until here.
+  if (space.passes) out += "        " + rows;
   out += space.loads + "#pragma unroll\n        for (int g = 0; g < 2; g++) {\n";
   out += "        [[maybe_unused]] const int column = " + chunk_column(page.shape, "unit") + ";\n";
   out += space.chunk + "        }\n" + space.stores + "      }\n" + space.after + "    }\n";
@@ -135,8 +139,8 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kPairs", page.shape.pairs, "products that share the left operand");
   constant("kUnitColumns", page.shape.unit, "of results in a unit");
   constant("kHeads", page.shape.head / 64, "units of a head; 0: units are plain");
-  constant("kConsumerRegisters", page.wide ? 240 : 232, "");
-  constant("kProducerRegisters", page.wide ? 24 : 40, "");
+  constant("kConsumerRegisters", page.consumer_registers, "");
+  constant("kProducerRegisters", 504 - 2 * page.consumer_registers, "");
   out += std::string("  static constexpr bool kSplit = ") + (page.split ? "true" : "false") +
          ";  // workers share tiles along k\n";
   out += std::string("  static constexpr bool kJoined = ") + (page.joined ? "true" : "false") +
@@ -174,7 +178,8 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
 
   out += "\n  // What a row of a tile needs: rows first_row and first_row + 8.\n  struct Rows {\n" +
          rows.fields() + "  };\n";
-  constant("kRowBytes", rows.bytes(), "in shared memory");
+  constant("kKept", rows.bytes(), "where what leaves at the end of a tile waits");
+  constant("kRowBytes", page.row_bytes, "in shared memory");
   out += std::string("  ") + kHook +
          "void put_rows(const Arguments& args, int s, int first_row, bool first, int lane_id, u32 "
          "to) {\n"

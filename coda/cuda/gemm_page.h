@@ -15,17 +15,18 @@ struct GemmPage {
   std::string text;  // of the program, for the head comment
   TileShape shape;
   int stages = 4, slots = 8, slot_bytes = 8192;
-  int narrow = 0;  // the width of a narrower last column tile; 0: none
+  int row_bytes = 0;  // of shared memory, for what a row needs and what it keeps
+  int narrow = 0;     // the width of a narrower last column tile; 0: none
   int terms = 1;
   DType operands = DType::bf16;
   bool mn_major_a = false, mn_major_b = false;
   Precision precision = Precision::exact;
   std::vector<SpaceText> spaces;
-  int maps = 0;         // of each space, at most
-  bool joined = false;  // tiles hold units of several spaces
-  bool split = false;   // workers share tiles along k
-  bool paced = false;   // epilogues wait for the next tile's main loop
-  bool wide = false;    // consumers have 240 registers, which leaves producers 24
+  int maps = 0;                  // of each space, at most
+  bool joined = false;           // tiles hold units of several spaces
+  bool split = false;            // workers share tiles along k
+  bool paced = false;            // epilogues wait for the next tile's main loop
+  int consumer_registers = 232;  // of a thread; two consumers and the producers share 504
 };
 
 // The expressions by which the page reads its argument, in the order of the spaces (or terms).

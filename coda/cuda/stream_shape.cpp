@@ -364,7 +364,9 @@ int Kernel::least_blocks() const {
     }
   }
   if (kept > kLittleWords) return 0;
-  return kRegisters / ((kept - late <= kLittleWords / 3 ? 40 : 48) * threads());
+  const std::int64_t own = kept - late;
+  const int registers = own <= kLittleWords / 3 ? 40 : own <= kLittleWords * 3 / 4 ? 48 : 128;
+  return kRegisters / (registers * threads());
 }
 
 // Other ways to share the work, around the one that seems best.

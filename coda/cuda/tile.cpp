@@ -10,8 +10,8 @@
 namespace coda::cuda {
 namespace {
 
-// Beside 192 accumulators.
-constexpr int kMostRegisters = 36;
+// Of the generator of random numbers, and of what has no instruction.
+constexpr int kRandomRegisters = 38, kPolynomialRegisters = 16;
 
 bool is_accumulator(const Space& space, Value value) {
   return std::ranges::any_of(space.accumulators,
@@ -33,17 +33,18 @@ std::string chunk_column(const TileShape& shape, const std::string& unit) {
 }
 
 SpaceText emit_space(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-                     const TileShape& shape, RowsText& rows) {
-  return TileText(places, layouts, arguments, shape, rows).run();
+                     const TileShape& shape, Vectors vectors, RowsText& rows) {
+  return TileText(places, layouts, arguments, shape, vectors, rows).run();
 }
 
 TileText::TileText(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-                   const TileShape& shape, RowsText& rows)
+                   const TileShape& shape, Vectors vectors, RowsText& rows)
     : places_(places),
       program_(places.program()),
       layouts_(layouts),
       arguments_(arguments),
       shape_(shape),
+      vectors_(vectors),
       rows_(rows) {
   if (real_lane(program_) != Lane::f32) throw Refusal{"f64"};
   find_groups();
@@ -127,14 +128,10 @@ SpaceText TileText::run() {
     rows_.store(places_, index, static_cast<int>(program_.params().size() + index));
   }
   begin_groups();
-  // What lives beside the accumulators: words of slots, vectors along columns, chunks, kept blocks.
-  std::size_t vectors = 0;
-  for (const auto& [value, fields] : columns_) vectors += fields.size();
-  const int registers = 4 * static_cast<int>(loaded_.size()) + 8 * static_cast<int>(vectors) +
-                        8 * chunks_ + 4 * kept_blocks_;
-  if (shape_.columns == 192 && registers > kMostRegisters) {
-    throw Refusal{"the epilogue needs the registers of a narrower tile"};
+  for (const auto& [value, fields] : columns_) {
+    pressure_.hold(8 * static_cast<int>(fields.size()));
   }
+  out_.registers = pressure_.held() + pressure_.peak() * 2 / 3;
   return std::move(out_);
 }
 
@@ -213,12 +210,21 @@ TileText::Held TileText::name_parts(Value value, Where where, Lane lane,
                                               : out_.finish;
   code += comment(value);
   const std::string base = fresh_name(value_name(value));
+  // Accumulators are there in any case.
+  const Columns columns = columns_of(value);
+  const bool two = columns == Columns::all || columns == Columns::half;
+  const int registers =
+      is_accumulator(places_.space(), value)
+          ? 0
+          : (has_rows(value) ? 2 : 1) * (two ? 2 : 1) * (lane == Lane::i64 ? 2 : 1);
   for (std::size_t p = 0; p < expressions.size(); ++p) {
     const std::string name =
         expressions.size() == 1 ? base : fresh_name(base + (p == 0 ? "_low" : "_high"));
     code += "        const auto " + name + " = " + expressions[p] + ";\n";
     held.parts.push_back(name);
+    if (where == Where::chunk) pressure_.define(name, registers);
   }
+  if (where == Where::chunk) pressure_.end_statement();
   return held;
 }
 
@@ -233,10 +239,10 @@ TileText::Held TileText::coerce(const Held& value, Lane lane) const {
 // ---- values ----
 
 TileText::Held TileText::lower(Value value) {
-  if (const auto found = memo_.find(value.id); found != memo_.end()) return found->second;
-  Held held = lower_node(value);
-  memo_.emplace(value.id, held);
-  return held;
+  auto found = memo_.find(value.id);
+  if (found == memo_.end()) found = memo_.emplace(value.id, lower_node(value)).first;
+  for (const std::string& part : found->second.parts) pressure_.use(part);
+  return found->second;
 }
 
 TileText::Held TileText::lower_node(Value value) {
@@ -371,6 +377,7 @@ TileText::Held TileText::lower_uniform(Value value) {
   }
   const Held seed = coerce(lower(node_of(value).args[0]), Lane::i64);
   if (seed.where != Where::row) refuse(value, "has a seed for each element");
+  pressure_.borrow(kRandomRegisters);
   const std::string name = "uniform_" + std::to_string(value.id);
   const std::string steps = arguments_.number(name + "_row_step", row->stride) + ", " +
                             arguments_.number(name + "_column_step", column->stride);
@@ -398,6 +405,7 @@ TileText::Held TileText::lower_map(const Node& node) {
   if (where != Where::group) {
     for (Held& each : operands) each = kept(each);
   }
+  if (node.op == Op::erf || node.op == Op::tanh) pressure_.borrow(kPolynomialRegisters);
   const Lane wanted = lane_of(program_, value, real_);
   std::size_t parts = 1;
   for (const Held& each : operands) parts = std::max(parts, each.parts.size());

@@ -55,7 +55,10 @@ struct SpaceText {
   std::string before, chunk, after;        // of unit(): around the loop over chunks
   std::string finish;                      // of finish(), for each half of the rows
   std::string finish_once;  // of finish(), after what is done for each half of the rows
+  int kept_bytes = 0;       // of a row, until its tile's end
+  bool passes = false;      // `before` goes over the accumulators too
   int maps = 0;             // of the space, in order of their numbers
+  int registers = 0;        // beside the accumulators and what rows need, about
   std::vector<MapSpec> map_specs;
 };
 
@@ -82,8 +85,10 @@ class RowsText {
   std::string fields() const { return fields_; }
   std::string reads() const { return reads_; }        // of the fields, of row h
   int bytes() const { return (bytes_ + 7) / 8 * 8; }  // of a row
+  int registers() const { return registers_; }        // of a thread that reads them
   std::string code();                                 // the body of put_rows(); nothing may follow
   std::string side() const { return side_; }
+  bool has_deep_side() const { return deep_side_; }  // it computes elements of a tile again
 
  private:
   const Checked& checked_;
@@ -94,7 +99,8 @@ class RowsText {
   Tiles tiles_;
   std::map<std::pair<std::int32_t, Lane>, std::string> names_;
   std::string fields_, reads_, side_;
-  int bytes_ = 0;
+  int bytes_ = 0, registers_ = 0;
+  bool deep_side_ = false;
 
   std::optional<Emitted> supply(ElementEmitter& emitter, Value value, const Coordinates& at);
   Emitted shared_sum(ElementEmitter& emitter, Value value, const Coordinates& at);
@@ -122,7 +128,10 @@ int chunks_of(const TileShape& shape);
 // This lane's first column in half g of chunk j of a unit, as an expression.
 std::string chunk_column(const TileShape& shape, const std::string& unit);
 
+// Whether a unit reads a vector along its columns once, into registers, or each chunk its part.
+enum class Vectors : std::uint8_t { held, late };
+
 SpaceText emit_space(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-                     const TileShape& shape, RowsText& rows);
+                     const TileShape& shape, Vectors vectors, RowsText& rows);
 
 }  // namespace coda::cuda

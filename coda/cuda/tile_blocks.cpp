@@ -27,8 +27,16 @@ bool has_row_blocks(const Region& places) {
 }
 
 // A chunk's value with what lies past the last column (and row) replaced by `identity`.
+std::string TileText::keep(int bytes) {
+  const std::string at = "kKept + " + std::to_string(out_.kept_bytes);
+  out_.kept_bytes += bytes;
+  return at;
+}
+
 std::string TileText::masked(const std::string& part, const char* identity, bool rows) {
-  std::string text = "inside_columns(" + part + ", column, column_count, " + identity + ")";
+  std::string text = whole_units()
+                         ? "tile_of(" + part + ")"
+                         : "inside_columns(" + part + ", column, column_count, " + identity + ")";
   if (rows) text = "inside_rows(" + text + ", first_row, row_count, " + identity + ")";
   return text;
 }
@@ -47,8 +55,8 @@ TileText::Held TileText::lower_block_reduce(Value value) {
     const bool all = require_extent(node.attr.axis, places_.sizes()) == places_.rows();
     if (!all || node.op != Op::block_sum) refuse(value, "is no sum over blocks of all rows");
     out_.before += "        float " + name + "[" + std::to_string(shape_.unit / 16) + "];\n";
-    out_.loads += "        Chunk " + name + "_chunk;\n";
-    ++chunks_;
+    out_.loads += "        ColumnChunk " + name + "_chunk;\n";
+    pressure_.hold(4 + 1);  // two columns of each half, and the sum
     out_.chunk += comment(value);
     out_.chunk +=
         "        " + name + "_chunk.put(g, " + masked(operand.parts[0], "0.0f", true) + ");\n";
@@ -76,11 +84,12 @@ TileText::Held TileText::lower_block_reduce(Value value) {
   const std::string element = masked(operand.parts[0], identity, false);
   if (node.op == Op::block_logsumexp) {
     out_.loads += "        Chunk " + name + "_chunk;\n";
-    ++chunks_;
+    pressure_.hold(8 + 6);
     out_.chunk += "        " + name + "_chunk.put(g, " + element + ");\n";
     out_.stores += "        " + object + ".take(" + name + "_chunk);\n";
   } else {
     out_.chunk += "        " + object + ".take(" + element + ");\n";
+    pressure_.hold(2);
   }
   out_.after += "        const Row " + name + " = " + object + ".finish();\n";
   return {Where::block, Lane::f32, {name}};
@@ -99,13 +108,16 @@ TileText::Held TileText::lower_pick(Value value) {
   const std::string name = fresh_name(value_name(value));
   out_.state_fields += "      Picked " + name + "_picked;\n";
   out_.chunk += comment(value);
-  out_.chunk += "        state." + name + "_picked.take(i, " + operand.parts[0] + ", " +
-                ids.parts[0] + ", column, column_count);\n";
+  const std::string at = keep(4);
+  pressure_.hold(1);
+  out_.chunk += "        state." + name + "_picked.take<kRowBytes>(rows_at + " + at + ", i, " +
+                operand.parts[0] + ", " + ids.parts[0] + ", column, column_count);\n";
   std::string row_ids = ids.parts[0];
   out_.finish += "        const bool " + name + "_here[2] = {state." + name +
                  "_picked.here(i, 0, " + row_ids + ", first, column_count, lane_id), state." +
                  name + "_picked.here(i, 1, " + row_ids + ", first, column_count, lane_id)};\n";
-  out_.finish += "        const Row " + name + " = state." + name + "_picked.value(i);\n";
+  out_.finish += "        const Row " + name + " = state." + name +
+                 "_picked.value<kRowBytes>(rows_at + i * 64 * kRowBytes + " + at + ", i);\n";
   picked_ = name + "_here";
   return {Where::picked, Lane::f32, {name}};
 }
@@ -130,18 +142,17 @@ void TileText::store_row_blocks(std::size_t index, const Held& held, Value value
   if (!line || line->period != places_.rows()) refuse(value, "is no matrix in memory");
   const int per_row = shape_.result_columns() / 64;
   if (shape_.result_columns() % 64 != 0) refuse(value, "needs tiles of whole blocks");
-  const std::string count = std::to_string(per_row * 2), name = fresh_name(result.name + "_kept");
-  out_.state_fields += "      RowBlocks<" + count + "> " + name + ";\n";
-  ++kept_blocks_;
-  const std::string keep = "state." + name + ".keep(" +
-                           (shape_.unit == 64 ? "h * 2 + i" : "h / 2 * 2 + i") + ", " +
-                           coerce(held, Lane::f32).parts[0] + ", lane_id);\n";
+  const std::string at = "rows_at + " + keep(4 * per_row);
+  const std::string keeps = "keep_block<kRowBytes>(" + at + ", " +
+                            (shape_.unit == 64 ? "h" : "h / 2") + ", " +
+                            coerce(held, Lane::f32).parts[0] + ", lane_id);\n";
   if (shape_.unit == 64) {
-    out_.after += "        " + keep;
+    out_.after += "        " + keeps;
   } else {
-    out_.after += "        if (h % 2 == 1 || (unit + 1) * 32 >= column_count) " + keep;
+    out_.after += "        if (h % 2 == 1 || (unit + 1) * 32 >= column_count) " + keeps;
   }
-  out_.finish_once += "      // store " + result.name + "\n      state." + name + ".store(" +
+  out_.finish_once += "      // store " + result.name + "\n      store_blocks<" +
+                      std::to_string(per_row) + ", 64, kRowBytes>(" + at + ", " +
                       arguments_.pointer(tensor) + ", " +
                       arguments_.number(result.name + "_row", line->stride) + ", " +
                       arguments_.number(result.name + "_block", block_stride) +

@@ -143,6 +143,8 @@ TileText::Held TileText::lower_group_reduce(Value value) {
                  chunk_column(shape_, several ? "(unit + part)" : "unit") + ";\n" + chunk +
                  "        }\n        }\n        const Row " + name + " = " + name +
                  "_all.finish();\n";
+  // Of two passes over one unit the compiler keeps what it can.
+  pressure_.hold((sums ? 4 : 2) + (group_units() == 1 ? 16 : 0));
   return {Where::group, Lane::f32, {name}};
 }
 
@@ -162,6 +164,7 @@ TileText::Held TileText::kept(const Held& held) {
 
 void TileText::begin_groups() {
   if (group_code_.empty()) return;
+  out_.passes = true;
   if (group_units() > 1) {
     group_code_ = "        if (h % " + std::to_string(group_units()) +
                   " == 0) {  // a head begins\n" + group_code_ + "        }\n";
@@ -196,15 +199,14 @@ void TileText::store_groups(std::size_t index, const Held& held) {
   if (!row || !head || row->period != places_.rows() || head->period != count) {
     refuse(result.value, "is no matrix in memory");
   }
-  const std::string name = fresh_name(result.name + "_stored");
+  const std::int64_t blocks = shape_.result_columns() / shape_.group;
+  const std::string at = "rows_at + " + keep(static_cast<int>(4 * blocks));
   const std::string group = std::to_string(shape_.group), units = std::to_string(group_units());
-  out_.state_fields += "      RowBlocks<" +
-                       std::to_string(shape_.result_columns() / shape_.group * 2) + ", " + group +
-                       "> " + name + ";\n";
-  ++kept_blocks_;
-  group_code_ += "        // store " + result.name + "\n        state." + name + ".keep(h / " +
-                 units + " * 2 + i, rows_of(" + coerce(held, Lane::f32).parts[0] + "), lane_id);\n";
-  out_.finish_once += "      // store " + result.name + "\n      state." + name + ".store(" +
+  group_code_ += "        // store " + result.name + "\n        keep_block<kRowBytes>(" + at +
+                 ", h / " + units + ", rows_of(" + coerce(held, Lane::f32).parts[0] +
+                 "), lane_id);\n";
+  out_.finish_once += "      // store " + result.name + "\n      store_blocks<" +
+                      std::to_string(blocks) + ", " + group + ", kRowBytes>(" + at + ", " +
                       arguments_.pointer(tensor) + ", " +
                       arguments_.number(result.name + "_row", row->stride) + ", " +
                       arguments_.number(result.name + "_head", head->stride) +

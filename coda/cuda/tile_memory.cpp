@@ -96,16 +96,21 @@ TileText::Held TileText::lower_column_vector(Value value) {
     first = "unit * " + std::to_string(shape_.unit) + " % static_cast<int>(" + period +
             ") + (lane_id % 4) * 2";
   }
+  // Up to where it may be read.
+  const bool inside = of_head || (whole ? whole_units() : of_units);
+  const std::string count = inside ? "Whole()" : period;
+  const std::string all_columns = whole_units() ? "Whole()" : "column_count";
   std::vector<std::string> reads;
   if (line->stride == 1 && size_of(dtype) == 2 && is_float(dtype) && of_units &&
       line->period % 2 == 0 && layouts_[static_cast<std::size_t>(value.id)].alignment >= 4 &&
       places_.offset(value, strides) % 2 == 0 && (passes_ == 0 || group_units() == 1)) {
     // NOTE: the registers of one such vector are there for a whole unit, those of two are not.
-    if (!columns_.empty() && !columns_.contains(value.id)) {
+    if (vectors_ == Vectors::late || passes_ > 0 ||
+        (!columns_.empty() && !columns_.contains(value.id))) {
       for (int p = 0; p < parts; ++p) {
         reads.push_back("load_column_of<" + pair_of(dtype) + ">(" + pointer + ", " + first +
-                        (p == 0 ? "" : " + " + std::to_string(half)) + " + j * 16 + g * 8, " +
-                        period + ")");
+                        (p == 0 ? "" : " + " + std::to_string(half)) + ", j * 16 + g * 8, " +
+                        count + ")");
       }
       return name_parts(value, Where::chunk, lane, reads);
     }
@@ -116,7 +121,7 @@ TileText::Held TileText::lower_column_vector(Value value) {
       out_.column_fields += "      ColumnPairs<" + chunks + "> " + field + ";\n";
       out_.column_code += "      out." + field + " = load_columns<" + chunks + ">(" + pointer +
                           ", " + first + (p == 0 ? "" : " + " + std::to_string(half)) + ", " +
-                          period + ");\n";
+                          count + ");\n";
       entry->second.push_back(field);
     }
     for (const std::string& field : entry->second) {
@@ -135,12 +140,14 @@ TileText::Held TileText::lower_column_vector(Value value) {
                                                      : "column") +
                            (p == 0 ? "" : " + " + std::to_string(half));
     if (two) {
-      reads.push_back("load_column_pair(" + pointer + ", " + at + ", column_count)");
+      reads.push_back("load_column_pair(" + pointer + ", " + first +
+                      (p == 0 ? "" : " + " + std::to_string(half)) + ", j * 16 + g * 8, " + count +
+                      ")");
       continue;
     }
     reads.push_back("load_column<" + element + ">(" + pointer + ", " + at + ", " +
                     (whole || of_head ? "" : period + ", ") +
-                    arguments_.number(name + "_step", line->stride) + ", column_count)");
+                    arguments_.number(name + "_step", line->stride) + ", " + all_columns + ")");
   }
   return name_parts(value, Where::chunk, lane, reads);
 }
@@ -321,6 +328,7 @@ std::string TileText::read_slots(const std::vector<int>& slots, DType dtype, int
   }
   const std::string words = "loaded_" + std::to_string(slots[0]) + (part > 0 ? "_high" : "");
   if (loaded_.insert(words).second) {
+    pressure_.hold(4);
     out_.loads += "        u32 " + words + "[4];\n        load_matrix(" + words + ", " + first +
                   (part > 0 ? " + 4096" : "") + " + matrices.at(j));\n";
   }
@@ -339,6 +347,7 @@ void TileText::write_slots(const std::vector<int>& slots, DType dtype, int part,
   }
   const std::string words = "stored_" + std::to_string(slots[0]) + (part > 0 ? "_high" : "");
   out_.loads += "        u32 " + words + "[4];\n";
+  pressure_.hold(4);
   out_.chunk += "        pack<" + pair_of(dtype) + ">(" + words + ", g, " + value + ");\n";
   out_.stores += "        store_matrix(" + first + (part > 0 ? " + 4096" : "") +
                  " + matrices.at(j), " + words + ");\n";

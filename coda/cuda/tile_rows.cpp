@@ -11,7 +11,8 @@
 namespace coda::cuda {
 namespace {
 
-constexpr int kDeepLoop = 6;  // blanks before the third of nested loops
+constexpr int kDeepLoop = 6;       // blanks before the third of nested loops
+constexpr int kVeryDeepLoop = 10;  // and before the fifth
 
 // NOTE: the store warps have few registers: only innermost loops are unrolled, for the latency of
 // what they load, and not where they stand deep.
@@ -155,12 +156,18 @@ std::string RowsText::field(const Region& places, Value value, Lane lane) {
     const int size = kept == Lane::i64 ? 8 : 4;
     bytes_ = (bytes_ + size - 1) / size * size;
     const std::string offset = std::to_string(bytes_);
-    fields_ += "    RowOf<" + std::string(type_of(kept)) + "> " + entry->second + ";\n";
+    // What is the same for all rows takes one register where it is read, not two.
+    const bool by_row = held.depth > 0;
+    fields_ += std::string(by_row ? "    RowOf<" : "    ScalarOf<") + std::string(type_of(kept)) +
+               "> " + entry->second + ";\n";
     emitter_.line("if (lane_id % 4 == 0) put_shared(to + h * 8 * kRowBytes + " + offset + ", " +
                   held.text + ");");
-    reads_ += "      get_shared(from + h * 8 * kRowBytes + " + offset + ", out." + entry->second +
-              ".x[h][0]);\n";
+    reads_ += by_row ? "      get_shared(from + h * 8 * kRowBytes + " + offset + ", out." +
+                           entry->second + ".x[h][0]);\n"
+                     : "      if (h == 0) get_shared(from + " + offset + ", out." + entry->second +
+                           ".x[0][0]);\n";
     bytes_ += size;
+    registers_ += size / 4 * (by_row ? 2 : 1);
   }
   return convert("rows." + entry->second, kept, lane);
 }
@@ -234,6 +241,8 @@ void RowsText::store(const Region& places, std::size_t index, int tensor) {
   const Coordinates at = emitter.in_space(checked_, space, result.value, row, column);
   put(emitter, emitter.value(result.value, at, lane).text, row, column, "");
   emitter.close();
+  deep_side_ = deep_side_ || emitter.text().find("\n" + std::string(kVeryDeepLoop, ' ') + "for ") !=
+                                 std::string::npos;
   side_ += "{\n" + with_unrolled_loops(emitter.text()) + "}\n";
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "coda/cuda/pressure.h"
 #include "coda/cuda/tile.h"
 
 namespace coda::cuda {
@@ -13,7 +14,7 @@ namespace coda::cuda {
 class TileText {
  public:
   TileText(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-           const TileShape& shape, RowsText& rows);
+           const TileShape& shape, Vectors vectors, RowsText& rows);
   SpaceText run();
 
  private:
@@ -29,6 +30,10 @@ class TileText {
   // Which columns a value has.
   enum class Columns : std::uint8_t { none, all, half, pairs, groups };
 
+  // Does no unit reach past the last column?
+  bool whole_units() const {
+    return places_.columns() % (shape_.head != 0 ? shape_.head : shape_.unit) == 0;
+  }
   const Node& node_of(Value value) const { return program_.node(value); }
   bool has_rows(Value value) const;
   bool on_tile(Value value) const;
@@ -70,6 +75,8 @@ class TileText {
                   std::int64_t offset);
   void store_joined(std::size_t result);
   bool joins_columns(Value value) const;
+  // Bytes of a row that wait until its tile's end, as an expression of their place.
+  std::string keep(int bytes);
   void store_row_blocks(std::size_t result, const Held& held, Value reduction);
   void store_column_blocks(std::size_t result, Value reduction);
   void store_picked(std::size_t result, const Held& held);
@@ -105,6 +112,7 @@ class TileText {
   std::span<const Layout> layouts_;
   Arguments& arguments_;
   TileShape shape_;
+  Vectors vectors_;
   RowsText& rows_;
   Lane real_ = Lane::f32;
   SpaceText out_;
@@ -119,9 +127,9 @@ class TileText {
   int passes_ = 0;                    // more than 0: in a pass over a head
   std::string group_code_;            // before the chunks of a head
   std::map<std::string, std::string> kept_;
-  int sums_slot_ = -1, sums_ = 0;     // where sums of columns wait
-  std::string picked_;                // the flags of the rows that a pick has found
-  int chunks_ = 0, kept_blocks_ = 0;  // objects of type Chunk and RowBlocks
+  int sums_slot_ = -1, sums_ = 0;  // where sums of columns wait
+  std::string picked_;             // the flags of the rows that a pick has found
+  Pressure pressure_;
 };
 
 }  // namespace coda::cuda

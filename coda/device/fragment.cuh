@@ -311,33 +311,43 @@ __device__ __forceinline__ Fragment<larger(R, S), 2, T> pair_columns(const Fragm
 
 // ---- vectors along columns, read once a unit: pairs of a 16-bit vector
 
+// A count of columns where no unit reaches past the last one: nothing is compared.
+struct Whole {};
+__device__ __forceinline__ bool is_inside(int column, int further, int count) {
+  return column < count - further;
+}
+__device__ __forceinline__ bool is_inside(int, int, Whole) {
+  return true;
+}
+
 template <int kChunks>
 struct ColumnPairs {
   u32 v[kChunks * 2];
 };
+// NOTE: one address, and constants from it: of 64-bit addresses for each read there would be too
+// many registers.
 // Columns column + 16j + {0, 1, 8, 9} of a vector of `count` elements (even), 4-byte aligned.
-template <int kChunks>
+template <int kChunks, class Count>
 __device__ __forceinline__ ColumnPairs<kChunks> load_columns(const void* vector, int column,
-                                                             int count) {
+                                                             Count count) {
   ColumnPairs<kChunks> out;
+  const char* first = static_cast<const char*>(vector) + column * 2ll;
 #pragma unroll
   for (int j = 0; j < kChunks * 2; j++) {
     out.v[j] = 0;
-    if (column + j * 8 < count)
-      asm("ld.global.nc.b32 %0, [%1];"
-          : "=r"(out.v[j])
-          : "l"(static_cast<const char*>(vector) + (column + j * 8) * 2ll));
+    if (is_inside(column, j * 8, count))
+      asm("ld.global.nc.b32 %0, [%1];" : "=r"(out.v[j]) : "l"(first + j * 16));
   }
   return out;
 }
-// One pair, read where it is used.
-template <class Pair>
-__device__ __forceinline__ Column load_column_of(const void* vector, int column, int count) {
+// One pair, column + `further`, read where it is used.
+template <class Pair, class Count>
+__device__ __forceinline__ Column load_column_of(const void* vector, int column, int further,
+                                                 Count count) {
   u32 word = 0;
-  if (column < count)
-    asm("ld.global.nc.b32 %0, [%1];"
-        : "=r"(word)
-        : "l"(static_cast<const char*>(vector) + column * 2ll));
+  const char* first = static_cast<const char*>(vector) + column * 2ll;
+  if (is_inside(column, further, count))
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(first + further * 2) : "memory");
   Column out;
   Pair::unpack(word, out.x[0][0], out.x[0][1]);
   return out;
@@ -350,36 +360,40 @@ __device__ __forceinline__ Column column_of(const ColumnPairs<kChunks>& pairs, i
 }
 
 // Elements `column` + {0, 1} of a vector; 0 past `count`.
-template <class T>
+template <class T, class Count>
 __device__ __forceinline__ auto load_column(const T* vector, int column, long long step,
-                                            int count) {
+                                            Count count) {
   ColumnOf<decltype(Element<T>::value(T()))> out;
 #pragma unroll
   for (int c = 0; c < 2; c++) {
     out.x[0][c] = 0;
-    if (column + c < count) out.x[0][c] = Element<T>::value(vector[(column + c) * step]);
+    if (is_inside(column, c, count)) out.x[0][c] = Element<T>::value(vector[(column + c) * step]);
   }
   return out;
 }
 // The same of contiguous floats, of an even number, at a multiple of 8 bytes.
-__device__ __forceinline__ Column load_column_pair(const float* vector, int column, int count) {
+template <class Count>
+__device__ __forceinline__ Column load_column_pair(const float* vector, int column, int further,
+                                                   Count count) {
   Column out = {};
-  if (column < count)
+  const float* first = vector + column;
+  if (is_inside(column, further, count))
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];"
         : "=f"(out.x[0][0]), "=f"(out.x[0][1])
-        : "l"(vector + column));
+        : "l"(first + further));
   return out;
 }
 // The same of a vector that repeats after `period`.
-template <class T>
+template <class T, class Count>
 __device__ __forceinline__ auto load_column(const T* vector, int column, long long period,
-                                            long long step, int count) {
+                                            long long step, Count count) {
   ColumnOf<decltype(Element<T>::value(T()))> out;
 #pragma unroll
   for (int c = 0; c < 2; c++) {
     const int at = column + c;
     out.x[0][c] = 0;
-    if (at < count) out.x[0][c] = Element<T>::value(vector[at % static_cast<int>(period) * step]);
+    if (is_inside(at, 0, count))
+      out.x[0][c] = Element<T>::value(vector[at % static_cast<int>(period) * step]);
   }
   return out;
 }

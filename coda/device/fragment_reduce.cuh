@@ -8,6 +8,10 @@ namespace coda {
 // ---- what lies past the last column or row of the results
 
 template <int R, int C>
+__device__ __forceinline__ Tile tile_of(const Fragment<R, C>& value) {
+  return {{{value.at(0, 0), value.at(0, 1)}, {value.at(1, 0), value.at(1, 1)}}};
+}
+template <int R, int C>
 __device__ __forceinline__ Tile inside_columns(const Fragment<R, C>& value, int column, int count,
                                                float identity) {
   Tile out;
@@ -123,55 +127,71 @@ struct BlockLogsumexp {
   }
 };
 
-// Lane l keeps the blocks l%4, l%4 + 4, … of its rows, so that a tile's values leave after its last
-// unit: a global store before a unit's proxy fence would stall it. `nth` counts blocks, then
-// halves.
-template <int kCount, int kBlock = 64>
-struct RowBlocks {
-  float x[(kCount + 3) / 4][2];
-  __device__ __forceinline__ void keep(int nth, const Row& value, int lane) {
-    if (nth % 4 == 0 || lane % 4 == nth % 4)
-      x[nth / 4][0] = value.x[0][0], x[nth / 4][1] = value.x[1][0];
-  }
-  template <class T>
-  __device__ __forceinline__ void store(T* out, long long row_stride, long long block_stride,
-                                        int row, int block0, int rows, int columns,
-                                        int lane) const {
+// What leaves after a tile's last unit waits in shared memory, beside what its row needs: registers
+// are few, and a global store before a unit's proxy fence would stall it. `at`: where this lane's
+// first row of the half (or, to store, of the tile) has it; kRowBytes from row to row.
+template <int kRowBytes>
+__device__ __forceinline__ void keep_block(u32 at, int block, const Row& value, int lane) {
+  if (lane % 4 == 0)
 #pragma unroll
-    for (int v = 0; v < (kCount + 3) / 4; v++) {
-      const int nth = v * 4 + lane % 4, block = block0 + nth / 2, r = row + nth % 2 * 64;
-      if (nth >= kCount || block * kBlock >= columns) continue;
-      if (r < rows) out[r * row_stride + block * block_stride] = Element<T>::rounded(x[v][0]);
-      if (r + 8 < rows)
-        out[(r + 8) * row_stride + block * block_stride] = Element<T>::rounded(x[v][1]);
+    for (int h = 0; h < 2; h++) put_shared(at + h * 8 * kRowBytes + block * 4, value.x[h][0]);
+}
+// kBlocks of kBlock columns; lane l stores those of (block, half) l%4, l%4 + 4, ….
+template <int kBlocks, int kBlock, int kRowBytes, class T>
+__device__ __forceinline__ void store_blocks(u32 at, T* out, long long row_stride,
+                                             long long block_stride, int row, int block0, int rows,
+                                             int columns, int lane) {
+  __syncwarp();
+#pragma unroll
+  for (int nth = lane % 4; nth < kBlocks * 2; nth += 4) {
+    const int block = block0 + nth / 2;
+    if (block * kBlock >= columns) continue;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int below = nth % 2 * 64 + h * 8;
+      float value;
+      get_shared(at + below * kRowBytes + nth / 2 * 4, value);
+      if (row + below < rows)
+        out[(row + below) * row_stride + block * block_stride] = Element<T>::rounded(value);
     }
   }
-};
+}
 
-// ---- one element of a row, by its column
+// ---- one element of a row, by its column: the lane that finds it keeps it, as above
 
 struct Picked {
-  float x[2][2];
   unsigned found = 0;
-  __device__ __forceinline__ void take(int i, const Tile& tile, const RowOf<long long>& id,
+  template <int kRowBytes>
+  __device__ __forceinline__ void take(u32 at, int i, const Tile& tile, const RowOf<long long>& id,
                                        int column, int count) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const long long whole = id.x[h][0];
       const int wanted = whole >= 0 && whole < count ? static_cast<int>(whole) : -1;
       const unsigned c = static_cast<unsigned>(wanted - column);
-      if (c < 2) x[i][h] = c == 0 ? tile.x[h][0] : tile.x[h][1], found |= 1u << (i * 2 + h);
+      if (c < 2) {
+        put_shared(at + h * 8 * kRowBytes, c == 0 ? tile.x[h][0] : tile.x[h][1]);
+        found |= 1u << (i * 2 + h);
+      }
     }
   }
   // Whether this lane stores row h of half i: it found the column, or no column can be found.
   __device__ __forceinline__ bool here(int i, int h, const RowOf<long long>& id, bool first,
-                                       int count, int lane) {
+                                       int count, int lane) const {
     if (found >> (i * 2 + h) & 1) return true;
     const bool outside = id.x[h][0] < 0 || id.x[h][0] >= count;
-    x[i][h] = 0;
     return outside && first && lane % 4 == 0;
   }
-  __device__ __forceinline__ Row value(int i) const { return {{{x[i][0]}, {x[i][1]}}}; }
+  template <int kRowBytes>
+  __device__ __forceinline__ Row value(u32 at, int i) const {
+    Row out;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      out.x[h][0] = 0;
+      if (found >> (i * 2 + h) & 1) get_shared(at + h * 8 * kRowBytes, out.x[h][0]);
+    }
+    return out;
+  }
 };
 template <class T>
 __device__ __forceinline__ void store_rows(T* out, long long stride, int row, int count,
@@ -184,12 +204,18 @@ __device__ __forceinline__ void store_rows(T* out, long long stride, int row, in
 
 // ---- column sums of a unit's 64 rows
 
+// Both halves of a chunk, rows r and r + 8 added.
+struct ColumnChunk {
+  float x[4];
+  __device__ __forceinline__ void put(int g, const Tile& tile) {
+#pragma unroll
+    for (int c = 0; c < 2; c++) x[g * 2 + c] = tile.x[0][c] + tile.x[1][c];
+  }
+};
 // The sum over this warp's 16 rows of a chunk, spread over lanes: lane l holds column
 // 8 (l / 16) + 2 (l % 4) + (l / 8) % 2; lanes 4 apart hold the same.
-__device__ __forceinline__ float column_sum(const Chunk& tile, int lane) {
-  float v[4];
-#pragma unroll
-  for (int c = 0; c < 4; c++) v[c] = tile.x[0][c] + tile.x[1][c];
+__device__ __forceinline__ float column_sum(const ColumnChunk& chunk, int lane) {
+  const float(&v)[4] = chunk.x;
   const bool high = lane & 16, odd = lane & 8;
   float a = high ? v[2] : v[0], b = high ? v[3] : v[1];
   a += shuffle_xor(high ? v[0] : v[2], 16);

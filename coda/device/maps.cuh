@@ -360,7 +360,6 @@ using exact::neg;
 using exact::sub;
 using exact::where;
 // Near 1 the approximate logarithm has no digits.
-using exact::erf;
 using exact::log;
 
 #ifndef CODA_HOST
@@ -384,12 +383,29 @@ __device__ __forceinline__ float tanh(float x) {
   const float large = x < 0.0f ? -rest : rest;
   return size < 0.6f ? small : large;
 }
+// 1 - 2^(-|x| p(|x|)), x ≥ 0; and two terms of the series where that would cancel. Fitted by
+// weighted least squares on [0, 4.2]; off by at most 1.1e-7, and by 1.3e-6 of the value.
+__device__ __forceinline__ float erf(float x) {
+  const float size = ::fabsf(x);
+  float p = 4.53582920e-5f;
+  p = p * size - 4.45505153e-4f;
+  p = p * size + 1.48943368e-3f;
+  p = p * size + 7.74642359e-4f;
+  p = p * size - 2.82536918e-2f;
+  p = p * size + 1.48481620e-1f;
+  p = p * size + 9.18416392e-1f;
+  p = p * size + 1.62790859f;
+  const float large = 1.0f - exp2_approx(-(p * size));
+  const float small = size * (1.12837917f - 0.376126389f * (size * size));
+  return ::copysignf(size < 0.06f ? small : large, x);
+}
 // NOTE: of a denominator above 2^126 the reciprocal is 0.
 CODA_MAP2(div, float, float, a* reciprocal_approx(b))
 
 #else
 
 using exact::div;
+using exact::erf;
 using exact::exp;
 using exact::rsqrt;
 using exact::sigmoid;

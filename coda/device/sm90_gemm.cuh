@@ -344,9 +344,8 @@ struct Gemm {
         slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
         barrier_wait(base + kSlotLoaded + (at + u) % kRing * 8, (at + u) / kRing & 1);
       }
-      const typename P::Rows rows = P::rows(rows_at + i * 64 * P::kRowBytes);
-      S::unit(args, here.s, rows, columns, state, acc[i], h, i, slot, row + i * 64, here.unit, warp,
-              lane);
+      S::unit(args, here.s, rows_at + i * 64 * P::kRowBytes, columns, state, acc[i], h, i, slot,
+              row + i * 64, here.unit, warp, lane);
       if (S::kSlotsUsed > 0) {
         proxy_fence();
         __syncwarp();
