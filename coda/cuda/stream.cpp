@@ -101,7 +101,7 @@ Plan plan(const Checked& checked, const Sizes& sizes, std::span<const Layout> la
   const auto kernel = [&](const std::string& name, const std::string& body) {
     return "extern \"C\" __global__ void __launch_bounds__(" + std::to_string(threads) +
            (roomy       ? ", 1) "
-            : least > 1 ? ", " + std::to_string(least) + ") "
+            : least > 0 ? ", " + std::to_string(least) + ") "
                         : ") ") +
            name + "(const __grid_constant__ Arguments_" + entry +
            " a) {\n  const Index block = blockIdx.x;\n" + body + "}\n";

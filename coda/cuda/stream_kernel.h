@@ -95,7 +95,7 @@ class Kernel {
   int threads() const { return shape_.team * shape_.teams; }
   void set_threads(int threads);
   bool suits_any() const;  // does as well with another number of threads
-  // Blocks of a processor for which registers should suffice; 0: as many as it gives.
+  // Blocks of a processor for which registers should suffice; 0: as the compiler sees fit.
   int least_blocks() const;
   StreamTile tile() const { return {shape_.team, shape_.teams, shape_.unroll}; }
   std::vector<StreamTile> candidates() const;

@@ -365,8 +365,8 @@ int Kernel::least_blocks() const {
   }
   if (kept > kLittleWords) return 0;
   const std::int64_t own = kept - late;
-  const int registers = own <= kLittleWords / 3 ? 40 : own <= kLittleWords * 3 / 4 ? 48 : 128;
-  return kRegisters / (registers * threads());
+  if (own > kLittleWords * 3 / 4) return 1;
+  return kRegisters / ((own <= kLittleWords / 3 ? 40 : 48) * threads());
 }
 
 // Other ways to share the work, around the one that seems best.

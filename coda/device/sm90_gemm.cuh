@@ -2,8 +2,8 @@
 //
 // D[m, n] = sum over terms and k of A[m, k] B[n, k], 16-bit operands in either majorness, f32
 // accumulators, then the page's epilogue on each tile while it is on chip. 384 threads:
-//   warpgroup 0:     warp 0 feeds operand stages; warp 1 loads epilogue slots; warps 2, 3 store
-//   them warpgroups 1, 2: consumers in pingpong: each owns whole 128 x kTileN tiles in turn
+//   warpgroup 0      warp 0 feeds operand stages; warp 1 loads epilogue slots; 2 and 3 store them
+//   warpgroups 1, 2  consumers in pingpong: each owns whole 128 x kTileN tiles in turn
 //
 // A tile's epilogue is a list of units: 64 rows x kUnitColumns columns of results, row halves
 // inner. A unit takes slots of a ring that both consumers share, in tile order. A slot may be
@@ -15,19 +15,23 @@
 // loader visits slots that nothing fills, and consumers take turns for the epilogue too.
 //
 // What a page gives (all static):
-//   Arguments      the kernel's argument; args.order, works, pace, policy_a, policy_b, …; areas,
-//   flags, token          where workers share tiles (kSplit) kTileN, kNarrow (the width of a last,
-//   narrower column tile; 0: none), kStages, kSlots, kSlotBytes, kCluster (2: pairs of blocks share
-//   B), kTerms, kPairs (products that share the left operand), kUnitColumns, Operands, kMnMajorA,
-//   kMnMajorB, kHeads (units of a head: 32 columns of its low half and 32 of its high half; 0:
-//   plain) operands(args, s)  the tensor maps of space s: for each term the left one, then the
-//   right ones k_tiles(args, term);  columns(args, s), row_count(args, s): of the results of space
-//   s with_space(s, f)   f(Space()) kJoined  spaces stand side by side, unit after unit, and a tile
-//   may hold units of several: then a tile names no space, unit_at(args, unit) is one and its unit,
-//   and all_columns(args) are those of all spaces kRowBytes, put_rows(args, s, row, first, lane,
-//   to): what the epilogue needs of rows row and row + 8, kept in shared memory; `first`: in the
-//   first column tile, which stores results without columns; Rows, rows(from)   the same again
-//   side(args, thread, threads): results without a tile, computed by the store warps at the start
+//   Arguments   the kernel's argument: args.order, works, pace, policy_a, policy_b, …;
+//               areas, flags, token where workers share tiles (kSplit)
+//   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots,
+//   kSlotBytes, kCluster (2: pairs of blocks share B), kTerms, kPairs (products that share the left
+//   operand), kUnitColumns, Operands, kMnMajorA, kMnMajorB, kConsumerRegisters, kProducerRegisters
+//   kHeads      units of a head: 32 columns of its low half and 32 of its high half; 0: plain
+//   operands(args, s)   the maps of space s: for each term the left one, then the right ones
+//   k_tiles(args, term);  columns(args, s), row_count(args, s) of the results of space s
+//   with_space(s, f)    f(Space())
+//   kJoined     spaces stand side by side, unit after unit, and a tile may hold units of several:
+//               then a tile names no space, unit_at(args, unit) is one and its unit, and
+//               all_columns(args) are those of all spaces
+//   put_rows(args, s, row, first, lane, to)   what the epilogue needs of rows row and row + 8, into
+//               shared memory, kRowBytes a row; `first`: in the first column tile, which stores
+//               results without columns
+//   Rows, rows(from)    the same again; from kKept on a row keeps what leaves with the tile
+//   side(args, thread, threads)   results without a tile, by the store warps at the start
 //   Space: kSlotsUsed; bytes<slot>() that load<slot>(…) brings, 0: none; store<slot>(…); State;
 //   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit
 #pragma once
