@@ -370,8 +370,8 @@ struct Command {
 
 Command run(const std::string& before, const std::string& words) {
   const std::string out = fs::path(::testing::TempDir()) / "coda_tune_output";
-  const std::string line =
-      "CODA_CACHE=off LD_LIBRARY_PATH=" FAKE_DRIVER_FOLDER " " + before + " " CODA_BINARY " tune " + words;
+  const std::string line = "CODA_CACHE=off LD_LIBRARY_PATH=" FAKE_DRIVER_FOLDER " " + before +
+                           " " CODA_BINARY " tune " + words;
   const int status = std::system((line + " >" + out + " 2>&1").c_str());
   return {WEXITSTATUS(status), read_file(out)};
 }
