@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::int64_t kShortestPart = 16;  // k steps of a tile that workers share
 // What a thread may take beside 192 accumulators, as Pressure counts: with vectors along columns in
-// registers, and in all.
-constexpr int kMostHeld = 36, kMostRegisters = 44;
+// registers, with what leaves with the tile there, and in all.
+constexpr int kMostHeld = 36, kMostKept = 48, kMostRegisters = 44;
 // What scratch memory is not by chance: a flag that says that a part of a tile is there.
 constexpr std::int64_t kToken = 0x5bd1e995c0da9e37;
 // L2 hints of the copy engine.
@@ -157,7 +157,7 @@ enum class Side : std::uint8_t { empty, sums, elements };
 // Of 504 for a thread of each consumer and one of the producers: what the epilogue needs. Producers
 // that add up sums of columns are glad of 72, and those with results of their own of 56.
 int consumer_registers(const TileShape& shape, int registers, Side side) {
-  if (shape.columns < 192 && registers <= 55) return 216;
+  if (shape.columns < 192 && registers <= 46) return 216;
   if (side == Side::elements && registers <= 20) return 224;
   if (side != Side::empty) return 232;
   return shape.head != 0 ? 232 : 240;
@@ -165,7 +165,7 @@ int consumer_registers(const TileShape& shape, int registers, Side side) {
 
 Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
              const Target& target, const Problem& problem, const Candidate& candidate,
-             Vectors vectors = Vectors::held) {
+             Registers budget = Registers::plenty) {
   const Program& program = checked.program();
   Arguments arguments(program, sizes, layouts, "args");
   RowsText rows(checked, layouts, arguments,
@@ -184,16 +184,19 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   page.precision = Precision::fast;
   for (std::size_t s = 0; s < problem.places.size(); ++s) {
     page.spaces.push_back(
-        emit_space(problem.places[s], layouts, arguments, candidate.shape, vectors, rows));
+        emit_space(problem.places[s], layouts, arguments, candidate.shape, budget, rows));
   }
   int registers = 0;
   for (const SpaceText& space : page.spaces) registers = std::max(registers, space.registers);
   registers += rows.registers();
   const int left_over = 192 - candidate.shape.columns;
-  if (vectors == Vectors::held && registers > kMostHeld + left_over / 3) {
-    return plan_of(checked, sizes, layouts, target, problem, candidate, Vectors::late);
+  const bool vectors = std::ranges::any_of(
+      page.spaces, [](const SpaceText& space) { return !space.column_fields.empty(); });
+  if (budget == Registers::plenty &&
+      registers > (vectors ? kMostHeld : kMostKept) + left_over / 2) {
+    return plan_of(checked, sizes, layouts, target, problem, candidate, Registers::few);
   }
-  if (registers > kMostRegisters + left_over) {
+  if (budget == Registers::few && registers > kMostRegisters + left_over) {
     throw Refusal{"the epilogue needs about " + std::to_string(registers) +
                   " registers, and the accumulators leave " +
                   std::to_string(kMostRegisters + left_over)};

@@ -33,18 +33,18 @@ std::string chunk_column(const TileShape& shape, const std::string& unit) {
 }
 
 SpaceText emit_space(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-                     const TileShape& shape, Vectors vectors, RowsText& rows) {
-  return TileText(places, layouts, arguments, shape, vectors, rows).run();
+                     const TileShape& shape, Registers budget, RowsText& rows) {
+  return TileText(places, layouts, arguments, shape, budget, rows).run();
 }
 
 TileText::TileText(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-                   const TileShape& shape, Vectors vectors, RowsText& rows)
+                   const TileShape& shape, Registers budget, RowsText& rows)
     : places_(places),
       program_(places.program()),
       layouts_(layouts),
       arguments_(arguments),
       shape_(shape),
-      vectors_(vectors),
+      budget_(budget),
       rows_(rows) {
   if (real_lane(program_) != Lane::f32) throw Refusal{"f64"};
   find_groups();

@@ -128,10 +128,12 @@ int chunks_of(const TileShape& shape);
 // This lane's first column in half g of chunk j of a unit, as an expression.
 std::string chunk_column(const TileShape& shape, const std::string& unit);
 
-// Whether a unit reads a vector along its columns once, into registers, or each chunk its part.
-enum class Vectors : std::uint8_t { held, late };
+// `plenty`: a unit reads a vector along its columns once, into registers, and what leaves with the
+// tile waits there; `few`: each chunk reads its part, and that waits in shared memory, which costs
+// slots of the ring.
+enum class Registers : std::uint8_t { plenty, few };
 
 SpaceText emit_space(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-                     const TileShape& shape, Vectors vectors, RowsText& rows);
+                     const TileShape& shape, Registers budget, RowsText& rows);
 
 }  // namespace coda::cuda

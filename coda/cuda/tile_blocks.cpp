@@ -33,6 +33,26 @@ std::string TileText::keep(int bytes) {
   return at;
 }
 
+// Statements that keep one block's value, and the call that stores all of a tile, up to its result.
+std::pair<std::string, std::string> TileText::keep_blocks(const std::string& name, int blocks,
+                                                          std::int64_t size,
+                                                          const std::string& block,
+                                                          const std::string& value) {
+  const std::string comment = "      // store " + name + "\n      ";
+  if (budget_ == Registers::few) {
+    const std::string at = "(rows_at + " + keep(4 * blocks) + ", ";
+    return {"keep_block<kRowBytes>" + at + block + ", " + value + ", lane_id);\n",
+            comment + "store_blocks<" + std::to_string(blocks) + ", " + std::to_string(size) +
+                ", kRowBytes>" + at};
+  }
+  const std::string object = fresh_name(name + "_kept");
+  out_.state_fields += "      RowBlocks<" + std::to_string(2 * blocks) + ", " +
+                       std::to_string(size) + "> " + object + ";\n";
+  pressure_.hold((2 * blocks + 3) / 4 * 2);
+  return {"state." + object + ".keep(" + block + " * 2 + i, " + value + ", lane_id);\n",
+          comment + "state." + object + ".store("};
+}
+
 std::string TileText::masked(const std::string& part, const char* identity, bool rows) {
   std::string text = whole_units()
                          ? "tile_of(" + part + ")"
@@ -84,7 +104,8 @@ TileText::Held TileText::lower_block_reduce(Value value) {
   const std::string element = masked(operand.parts[0], identity, false);
   if (node.op == Op::block_logsumexp) {
     out_.loads += "        Chunk " + name + "_chunk;\n";
-    pressure_.hold(8 + 6);
+    // And with as much again it leaves no room for what waits.
+    pressure_.hold(8 + 6 + (budget_ == Registers::plenty ? 16 : 0));
     out_.chunk += "        " + name + "_chunk.put(g, " + element + ");\n";
     out_.stores += "        " + object + ".take(" + name + "_chunk);\n";
   } else {
@@ -142,18 +163,15 @@ void TileText::store_row_blocks(std::size_t index, const Held& held, Value value
   if (!line || line->period != places_.rows()) refuse(value, "is no matrix in memory");
   const int per_row = shape_.result_columns() / 64;
   if (shape_.result_columns() % 64 != 0) refuse(value, "needs tiles of whole blocks");
-  const std::string at = "rows_at + " + keep(4 * per_row);
-  const std::string keeps = "keep_block<kRowBytes>(" + at + ", " +
-                            (shape_.unit == 64 ? "h" : "h / 2") + ", " +
-                            coerce(held, Lane::f32).parts[0] + ", lane_id);\n";
+  const auto [keeps, store] =
+      keep_blocks(result.name, per_row, 64, shape_.unit == 64 ? "h" : "h / 2",
+                  coerce(held, Lane::f32).parts[0]);
   if (shape_.unit == 64) {
     out_.after += "        " + keeps;
   } else {
     out_.after += "        if (h % 2 == 1 || (unit + 1) * 32 >= column_count) " + keeps;
   }
-  out_.finish_once += "      // store " + result.name + "\n      store_blocks<" +
-                      std::to_string(per_row) + ", 64, kRowBytes>(" + at + ", " +
-                      arguments_.pointer(tensor) + ", " +
+  out_.finish_once += store + arguments_.pointer(tensor) + ", " +
                       arguments_.number(result.name + "_row", line->stride) + ", " +
                       arguments_.number(result.name + "_block", block_stride) +
                       ", row, first_column / 64, row_count, column_count, lane_id);\n";

@@ -199,15 +199,12 @@ void TileText::store_groups(std::size_t index, const Held& held) {
   if (!row || !head || row->period != places_.rows() || head->period != count) {
     refuse(result.value, "is no matrix in memory");
   }
-  const std::int64_t blocks = shape_.result_columns() / shape_.group;
-  const std::string at = "rows_at + " + keep(static_cast<int>(4 * blocks));
-  const std::string group = std::to_string(shape_.group), units = std::to_string(group_units());
-  group_code_ += "        // store " + result.name + "\n        keep_block<kRowBytes>(" + at +
-                 ", h / " + units + ", rows_of(" + coerce(held, Lane::f32).parts[0] +
-                 "), lane_id);\n";
-  out_.finish_once += "      // store " + result.name + "\n      store_blocks<" +
-                      std::to_string(blocks) + ", " + group + ", kRowBytes>(" + at + ", " +
-                      arguments_.pointer(tensor) + ", " +
+  const auto [keeps, store] = keep_blocks(
+      result.name, static_cast<int>(shape_.result_columns() / shape_.group), shape_.group,
+      "h / " + std::to_string(group_units()), "rows_of(" + coerce(held, Lane::f32).parts[0] + ")");
+  group_code_ += "        // store " + result.name + "\n        " + keeps;
+  const std::string group = std::to_string(shape_.group);
+  out_.finish_once += store + arguments_.pointer(tensor) + ", " +
                       arguments_.number(result.name + "_row", row->stride) + ", " +
                       arguments_.number(result.name + "_head", head->stride) +
                       ", row, first_column / " + group + ", row_count, column_count, lane_id);\n";

@@ -105,7 +105,7 @@ TileText::Held TileText::lower_column_vector(Value value) {
       line->period % 2 == 0 && layouts_[static_cast<std::size_t>(value.id)].alignment >= 4 &&
       places_.offset(value, strides) % 2 == 0 && (passes_ == 0 || group_units() == 1)) {
     // NOTE: the registers of one such vector are there for a whole unit, those of two are not.
-    if (vectors_ == Vectors::late || passes_ > 0 ||
+    if (budget_ == Registers::few || passes_ > 0 ||
         (!columns_.empty() && !columns_.contains(value.id))) {
       for (int p = 0; p < parts; ++p) {
         reads.push_back("load_column_of<" + pair_of(dtype) + ">(" + pointer + ", " + first +

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coda/cuda/pressure.h"
@@ -14,7 +15,7 @@ namespace coda::cuda {
 class TileText {
  public:
   TileText(const Region& places, std::span<const Layout> layouts, Arguments& arguments,
-           const TileShape& shape, Vectors vectors, RowsText& rows);
+           const TileShape& shape, Registers budget, RowsText& rows);
   SpaceText run();
 
  private:
@@ -77,6 +78,9 @@ class TileText {
   bool joins_columns(Value value) const;
   // Bytes of a row that wait until its tile's end, as an expression of their place.
   std::string keep(int bytes);
+  std::pair<std::string, std::string> keep_blocks(const std::string& name, int blocks,
+                                                  std::int64_t size, const std::string& block,
+                                                  const std::string& value);
   void store_row_blocks(std::size_t result, const Held& held, Value reduction);
   void store_column_blocks(std::size_t result, Value reduction);
   void store_picked(std::size_t result, const Held& held);
@@ -112,7 +116,7 @@ class TileText {
   std::span<const Layout> layouts_;
   Arguments& arguments_;
   TileShape shape_;
-  Vectors vectors_;
+  Registers budget_;
   RowsText& rows_;
   Lane real_ = Lane::f32;
   SpaceText out_;

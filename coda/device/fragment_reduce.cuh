@@ -127,9 +127,32 @@ struct BlockLogsumexp {
   }
 };
 
-// What leaves after a tile's last unit waits in shared memory, beside what its row needs: registers
-// are few, and a global store before a unit's proxy fence would stall it. `at`: where this lane's
-// first row of the half (or, to store, of the tile) has it; kRowBytes from row to row.
+// What leaves after a tile's last unit, as a global store before a unit's proxy fence would stall
+// it: in registers, where lane l keeps the blocks l%4, l%4 + 4, … of its rows (`nth` counts blocks,
+// then halves), …
+template <int kCount, int kBlock = 64>
+struct RowBlocks {
+  float x[(kCount + 3) / 4][2];
+  __device__ __forceinline__ void keep(int nth, const Row& value, int lane) {
+    if (nth % 4 == 0 || lane % 4 == nth % 4)
+      x[nth / 4][0] = value.x[0][0], x[nth / 4][1] = value.x[1][0];
+  }
+  template <class T>
+  __device__ __forceinline__ void store(T* out, long long row_stride, long long block_stride,
+                                        int row, int block0, int rows, int columns,
+                                        int lane) const {
+#pragma unroll
+    for (int v = 0; v < (kCount + 3) / 4; v++) {
+      const int nth = v * 4 + lane % 4, block = block0 + nth / 2, r = row + nth % 2 * 64;
+      if (nth >= kCount || block * kBlock >= columns) continue;
+      if (r < rows) out[r * row_stride + block * block_stride] = Element<T>::rounded(x[v][0]);
+      if (r + 8 < rows)
+        out[(r + 8) * row_stride + block * block_stride] = Element<T>::rounded(x[v][1]);
+    }
+  }
+};
+// … or in shared memory, beside what its row needs. `at`: where this lane's first row of the half
+// (or, to store, of the tile) has it; kRowBytes from row to row.
 template <int kRowBytes>
 __device__ __forceinline__ void keep_block(u32 at, int block, const Row& value, int lane) {
   if (lane % 4 == 0)
