@@ -184,12 +184,12 @@ __device__ __forceinline__ void store_blocks(u32 at, T* out, long long row_strid
 
 struct Picked {
   unsigned found = 0;
-  template <int kRowBytes>
-  __device__ __forceinline__ void take(u32 at, int i, const Tile& tile, const RowOf<long long>& id,
-                                       int column, int count) {
+  template <int kRowBytes, int R>
+  __device__ __forceinline__ void take(u32 at, int i, const Tile& tile,
+                                       const Fragment<R, 1, long long>& id, int column, int count) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const long long whole = id.x[h][0];
+      const long long whole = id.at(h, 0);
       const int wanted = whole >= 0 && whole < count ? static_cast<int>(whole) : -1;
       const unsigned c = static_cast<unsigned>(wanted - column);
       if (c < 2) {
@@ -199,10 +199,11 @@ struct Picked {
     }
   }
   // Whether this lane stores row h of half i: it found the column, or no column can be found.
-  __device__ __forceinline__ bool here(int i, int h, const RowOf<long long>& id, bool first,
-                                       int count, int lane) const {
+  template <int R>
+  __device__ __forceinline__ bool here(int i, int h, const Fragment<R, 1, long long>& id,
+                                       bool first, int count, int lane) const {
     if (found >> (i * 2 + h) & 1) return true;
-    const bool outside = id.x[h][0] < 0 || id.x[h][0] >= count;
+    const bool outside = id.at(h, 0) < 0 || id.at(h, 0) >= count;
     return outside && first && lane % 4 == 0;
   }
   template <int kRowBytes>
