@@ -115,32 +115,52 @@ def summary(results):
 
 
 def roofline(results, path):
-    """Every row by its flops a byte, under the peak and the copy bandwidth of the same run."""
+    """Two panels: how near each row comes to the roof of its run, by its flops a byte; and its time
+    over the bare cuBLAS product (streams: over a copy), beside its rivals' and its goal."""
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    figure, axes = plt.subplots(figsize=(9, 6))
     peak, bandwidth = results["peak_tflops"], results["copy_bandwidth"]
-    rows = [r for r in results["rows"] if r.get("ms") and r["bytes"]]
-    # Streams have few flops that count: all sit at the left, by their bytes.
-    floor = 1.0
-    for part in sorted({r["part"] for r in rows}):
-        own = [r for r in rows if r["part"] == part]
-        x = [max(r["flops"] / r["bytes"], floor) for r in own]
-        y = [max(r["flops"], floor * r["bytes"]) / r["ms"] / 1e9 for r in own]
-        axes.scatter(x, y, label=part, s=18)
-    if peak and bandwidth:
-        edge = peak * 1e12 / bandwidth
-        axes.plot([floor / 2, edge, edge * 40],
-                  [floor / 2 * bandwidth / 1e12, peak, peak], color="black", linewidth=1,
-                  label=f"{peak:.0f} TFLOP/s (cuBLAS), {bandwidth / 1e12:.2f} TB/s (copy)")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("flops a byte of the program (streams: 1)")
-    axes.set_ylabel("TFLOP/s, sustained")
-    axes.set_title(f"{results['gpu']}, {results['date']}")
-    axes.legend()
-    axes.grid(alpha=0.3)
+    rows = [r for r in results["rows"] if r.get("ms") and r.get("sustained")]
+    if not rows or not peak or not bandwidth:
+        raise ValueError("no row has a time, or the run has no peak")
+    figure, (ratios, roof) = plt.subplots(
+        1, 2, figsize=(15, 1.5 + 0.2 * len(rows)), width_ratios=(3, 2), layout="constrained")
+    parts = sorted({r["part"] for r in rows})
+    for place, row in enumerate(reversed(rows)):
+        color = f"C{parts.index(row['part']) % 10}"
+        ratios.plot(row["sustained"], place, "o", color=color, markersize=5)
+        if row.get("burst"):
+            ratios.plot(row["burst"], place, "o", color=color, markersize=4, fillstyle="none")
+        if row.get("goal"):
+            ratios.plot(row["goal"], place, "|", color="black", markersize=9)
+        for name, rival in row["rivals"].items():
+            if (rival or {}).get("sustained"):
+                ratios.plot(rival["sustained"], place, "x", color="grey", markersize=5)
+                ratios.annotate(name, (rival["sustained"], place), fontsize=5, color="grey",
+                                xytext=(3, 2), textcoords="offset points")
+        # The nearer roof: of the tensor cores, or of the memory.
+        near = 100 * max(row["flops"] / row["ms"] / 1e9 / peak,
+                         row["bytes"] / row["ms"] * 1e3 / bandwidth)
+        roof.plot(max(row["flops"] / row["bytes"], 1.0) if row["bytes"] else 1.0, near, "o",
+                  color=color, markersize=4, label=row["part"])
+    ratios.axvline(1.0, color="black", linewidth=0.8)
+    ratios.set_yticks(range(len(rows)), [r["label"] for r in reversed(rows)], fontsize=6)
+    ratios.set_ylim(-1, len(rows))
+    ratios.set_xlim(None, min(1.6, ratios.get_xlim()[1]))
+    ratios.set_xlabel("time over bare cuBLAS (streams: over a copy): "
+                      "● sustained, ○ burst, | goal, × rival")
+    ratios.grid(axis="x", alpha=0.3)
+    roof.axhline(100, color="black", linewidth=0.8)
+    roof.set_xscale("log")
+    roof.set_ylim(min(60, roof.get_ylim()[0]), None)
+    roof.set_xlabel("flops a byte of the program (streams: 1)")
+    roof.set_ylabel(f"% of the nearer roof: {peak:.0f} TFLOP/s (cuBLAS), "
+                    f"{bandwidth / 1e12:.2f} TB/s (copy)")
+    handles = dict(zip(*reversed(roof.get_legend_handles_labels())))
+    roof.legend(handles.values(), handles.keys())
+    roof.grid(alpha=0.3)
+    figure.suptitle(f"{results['gpu']}, {results['date']}")
     path = Path(path)
     temporary = path.with_name("." + path.name)
     figure.savefig(temporary, format=path.suffix[1:])
