@@ -1,4 +1,5 @@
 // tests/fake_driver/nvtx.cpp: an NVTX library that writes ranges down: "<a <b > >".
+#include <mutex>
 #include <string>
 
 namespace {
@@ -8,18 +9,24 @@ std::string& seen() {
   return text;
 }
 
+// From any thread, as the real one.
+int write(const std::string& text) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  seen() += text;
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
 
 int nvtxRangePushA(const char* name) {
-  seen() += "<" + std::string(name) + " ";
-  return 0;
+  return write("<" + std::string(name) + " ");
 }
 
 int nvtxRangePop() {
-  seen() += "> ";
-  return 0;
+  return write("> ");
 }
 
 const char* coda_fake_ranges() {
