@@ -204,14 +204,13 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   // The ring takes what the stages leave.
   std::size_t most = 0;
   int bytes = 4096;
-  bool loads = false, streams = false, any = false;
+  bool streams = false, any = false;
   for (const SpaceText& space : page.spaces) {
     most = std::max(most, space.slots.size());
     page.maps = std::max(page.maps, space.maps);
     page.row_bytes = std::max(page.row_bytes, rows.bytes() + (space.kept_bytes + 7) / 8 * 8);
     for (const SlotUse& slot : space.slots) {
       any = true;
-      loads = loads || slot.bytes > 0;
       streams = streams || (slot.bytes > 0 && !slot.table);
       if (candidate.shape.unit == 64 || slot.kind.starts_with("4")) bytes = 8192;
     }

@@ -93,7 +93,8 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
   out += indented(space.before, "");
   out += "#pragma unroll\n      for (int j = 0; j < " + std::to_string(chunks_of(page.shape)) +
          "; j++) {\n";
-  if (space.chunk.find("load_column_of") != std::string::npos) out += "        __syncwarp();\n";
+  // Else the compiler reads the vectors of all chunks at once, until registers are gone.
+  if (space.late) out += "        __syncwarp();\n";
   // Else what a pass has computed of them would live until here.
   if (space.passes) out += "        " + rows;
   out += space.loads + "#pragma unroll\n        for (int g = 0; g < 2; g++) {\n";

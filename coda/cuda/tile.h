@@ -56,6 +56,7 @@ struct SpaceText {
   std::string finish;                      // of finish(), for each half of the rows
   std::string finish_once;  // of finish(), after what is done for each half of the rows
   int kept_bytes = 0;       // of a row, until its tile's end
+  bool late = false;        // chunks read vectors along columns
   bool passes = false;      // `before` goes over the accumulators too
   int maps = 0;             // of the space, in order of their numbers
   int registers = 0;        // beside the accumulators and what rows need, about

@@ -107,6 +107,7 @@ TileText::Held TileText::lower_column_vector(Value value) {
     // NOTE: the registers of one such vector are there for a whole unit, those of two are not.
     if (budget_ == Registers::few || passes_ > 0 ||
         (!columns_.empty() && !columns_.contains(value.id))) {
+      out_.late = out_.late || passes_ == 0;
       for (int p = 0; p < parts; ++p) {
         reads.push_back("load_column_of<" + pair_of(dtype) + ">(" + pointer + ", " + first +
                         (p == 0 ? "" : " + " + std::to_string(half)) + ", j * 16 + g * 8, " +
