@@ -59,7 +59,10 @@ class AsmStatement {
   std::string calls() const {
     if (template_.find("mbarrier.try_wait") != std::string::npos)
       return call("mbarrier.wait %0, %1");
+    if (template_.find("st.async") != std::string::npos)
+      return call("st.async.remote %0, %1, %2, %3");
     if (template_.find("mapa.") != std::string::npos) return call("mbarrier.arrive.remote %0, %1");
+    if (template_.find("elect.sync") != std::string::npos) return call("elect.sync %0");
     std::vector<std::string> calls;
     std::string instruction;
     for (const char c : template_ + ";") {

@@ -268,6 +268,43 @@ TEST(CudaGemm, SharedTilesAreRight) {
   jobs.run();
 }
 
+// Three heads of 128 in two tiles of 192: the middle one's sum is exchanged. With and without
+// rotation, as many heads as fill the pairs and fewer, other columns beside them, tiles side by
+// side and alone.
+TEST(CudaGemm, HeadsAcrossTilesAreRight) {
+  Jobs jobs;
+  const Program plain = program_of(
+      "program p(x: bf16[M, D], w: bf16[H*E, D], g: bf16[E])\n"
+      "    -> (y: bf16[M, H*E], n: f32[M, H]) {\n"
+      "  z = x @ w\n  n = rsqrt(sum(z * z, E) / size(E) + 1)\n  y = z * n * g\n}");
+  const Program rotated = program_of(
+      "program p(x: bf16[B*S, D], w: bf16[H*E, D], u: bf16[G*E, D], v: bf16[F*E, D],\n"
+      "    c: f32[S, E/2], s: f32[S, E/2], g: bf16[E], r: f32[B*S], eps: f32)\n"
+      "    -> (q: bf16[B*S, H*E], z: bf16[B*S, H*E], n: f32[B*S, H], k: bf16[B*S, G*E],\n"
+      "    y: bf16[B*S, F*E]) {\n"
+      "  z = r * (x @ w)\n  n = rsqrt(sum(z * z, E) / size(E) + eps)\n"
+      "  a, b = split(z * n * g, E: E/2, E/2)\n  q = join(E: a * c - b * s, b * c + a * s)\n"
+      "  t = x @ u\n  k = t * rsqrt(sum(t * t, E) / size(E) + eps)\n  y = x @ v\n}");
+  const auto across = [](const Program& program, const Sizes& sizes, std::size_t tile) {
+    std::vector<std::string> reasons;
+    const Sizes bound = bind_sizes(program, sizes);
+    return gemm_tiles(check(program), bound, dense_layouts(program, bound), {.processors = 4},
+                      reasons)[tile]
+        .across;
+  };
+  const auto add = [&](const Program& program, const Sizes& sizes) {
+    EXPECT_TRUE(jobs.add("heads", program, sizes, 4, [&](std::size_t tile, std::size_t) {
+      return everything || across(program, sizes, tile);
+    })) << testing::text_of(sizes);
+  };
+  for (const std::int64_t heads : {1, 2, 3, 4, 7}) {
+    add(plain, {{"M", 100 + 60 * heads}, {"D", 392}, {"H", heads}, {"E", 128}});
+  }
+  add(rotated, {{"B", 3}, {"S", 64}, {"D", 400}, {"H", 4}, {"G", 2}, {"F", 2}, {"E", 128}});
+  add(rotated, {{"B", 5}, {"S", 64}, {"D", 520}, {"H", 2}, {"G", 1}, {"F", 1}, {"E", 128}});
+  jobs.run();
+}
+
 // ---- what a run would say of a kernel that is wrong ----
 
 class BrokenGemm : public ::testing::Test {
@@ -338,7 +375,7 @@ TEST(GemmPlan, MeetsTheRulesOfTheCopyEngine) {
        {"N", 264},
        {"K", 72},
        {"Q", 320},
-       {"P", 64},
+       {"F", 1},
        {"A", 320},
        {"V", 50264},
        {"R", 8}},

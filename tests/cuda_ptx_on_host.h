@@ -96,6 +96,16 @@ static void mbarrier_arrive_shared__cta_b64(None, unsigned address) {
 static void mbarrier_arrive_remote(unsigned address, int rank) {
   arrive(block().first + static_cast<unsigned>(rank), address, 0);
 }
+// mapa twice, then a store there, which comes late.
+static void st_async_remote(unsigned to, unsigned done, int rank, float x) {
+  const unsigned owner = block().first + static_cast<unsigned>(rank);
+  grid->copies.push_back([to, done, owner, x] {
+    std::memcpy(shared_at(owner, to, 4, 4), &x, 4);
+    Barrier& of = barrier(owner, done);
+    of.bytes -= 4;
+    settle(of);
+  });
+}
 static void mbarrier_wait(unsigned address, unsigned parity) {
   Barrier& of = barrier(grid->now->block, address);
   if (of.expected == 0) fail("a barrier that was not initialised");
@@ -196,6 +206,12 @@ static void shfl_sync_idx_b32(T& y, T x, int lane, unsigned, unsigned) {
   std::uint64_t mine[4] = {};
   std::memcpy(mine, &x, 4);
   exchange(mine, [&](const auto& all, unsigned) { std::memcpy(&y, all[lane], 4); });
+}
+
+// Some lane of the whole warp: no program may count on which.
+static void elect_sync(unsigned& elected) {
+  constexpr unsigned kLane = 13;
+  exchange({}, [&](const auto&, unsigned lane) { elected = lane == kLane; });
 }
 
 // Lane l gives the address of row l % 8 of matrix l / 8, and holds the words l % 4 of its rows l

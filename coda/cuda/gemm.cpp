@@ -21,12 +21,15 @@ constexpr std::int64_t kShortestPart = 16;  // k steps of a tile that workers sh
 constexpr int kMostHeld = 36, kMostKept = 48, kMostRegisters = 44;
 // What scratch memory is not by chance: a flag that says that a part of a tile is there.
 constexpr std::int64_t kToken = 0x5bd1e995c0da9e37;
+// Heads that lie across two tiles of 192 columns, three in both.
+constexpr std::int64_t kHeadAcross = 128;
+constexpr int kHeadSumBytes = 8 * 8 + 2 * 128 * 4;  // device/sm90_across.cuh: HeadSums::kBytes
 // L2 hints of the copy engine.
 constexpr std::int64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12F0000000000000;
 
 std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, int cluster,
                                        std::string& why) {
-  TileShape shape{columns, problem.pairs, 64, problem.head, problem.group, cluster};
+  TileShape shape{columns, problem.pairs, 64, problem.head, problem.group, cluster, false};
   if (columns % (32 * problem.pairs) != 0) {
     why = "paired products need a multiple of 32 columns each";
     return std::nullopt;
@@ -48,6 +51,19 @@ std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, int 
   return shape;
 }
 
+// Two tiles side by side that hold three heads.
+std::optional<TileShape> shape_across(const Problem& problem, const Target& target) {
+  // NOTE: of a sum over heads each block sends the other its part once a tile; it may come before
+  // the other has read the last one, were all of a tile's k steps under way at once.
+  constexpr std::int64_t kFewestSteps = 6;
+  if (problem.group != kHeadAcross || !problem.mixes_units || problem.row_blocks ||
+      (problem.head != 0 && problem.head != kHeadAcross) || problem.steps() < kFewestSteps ||
+      target.processors < 2) {
+    return std::nullopt;
+  }
+  return TileShape{192, 1, 64, problem.head, problem.group, 2, true};
+}
+
 struct Candidate {
   TileShape shape;
   int narrow = 0;
@@ -59,7 +75,11 @@ struct Candidate {
 
 GemmTile tile_of(const Candidate& candidate) {
   return {static_cast<int>(kTileRows), candidate.shape.columns, candidate.shape.cluster,
-          candidate.whole};
+          candidate.whole, candidate.shape.across};
+}
+
+bool joined(const Problem& problem, const TileShape& shape) {
+  return problem.joined || shape.across;
 }
 
 enum class Sharing : std::uint8_t { none, along_k };
@@ -69,9 +89,9 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   Candidate candidate{shape};
   std::vector<TileGrid> grids;
   for (const Region& places : problem.places) {
-    const std::int64_t rows = kTileRows * shape.cluster;
+    const std::int64_t rows = kTileRows * shape.share_right();
     const TileGrid grid{(places.rows() + rows - 1) / rows, places.columns()};
-    if (problem.joined && !grids.empty()) {
+    if (joined(problem, shape) && !grids.empty()) {
       grids[0].columns += grid.columns;
     } else {
       grids.push_back(grid);
@@ -79,20 +99,22 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   }
   for (const TileGrid& grid : grids) {
     const std::int64_t left = grid.columns % shape.result_columns();
-    if (shape.pairs == 1 && left > 0 && shape.columns > 64 && left <= shape.columns - 64) {
+    if (shape.pairs == 1 && !shape.across && left > 0 && shape.columns > 64 &&
+        left <= shape.columns - 64) {
       candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
     }
   }
-  candidate.group = (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.cluster;
+  candidate.group = (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.share_right();
+  const int side_by_side = shape.across ? 2 : 1;
   candidate.order =
-      tile_order(grids, {target.processors / shape.cluster, shape.result_columns(),
+      tile_order(grids, {target.processors / shape.cluster, shape.result_columns() * side_by_side,
                          candidate.narrow / shape.pairs, candidate.group, problem.stacked,
                          problem.steps(), sharing == Sharing::along_k ? kShortestPart : 0});
   // Narrower tiles read more of the left operand, and pay more often for turns. Pairs read less of
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
   const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
   const double pair = shape.cluster == 1 ? 1.0 : problem.right().inner_first ? 1.005 : 0.995;
-  candidate.cost = static_cast<double>(candidate.order.longest) / (width * pair);
+  candidate.cost = static_cast<double>(candidate.order.longest) / (width * pair * side_by_side);
   return candidate;
 }
 
@@ -118,14 +140,18 @@ std::vector<Candidate> candidates_of(const Problem& problem, const Target& targe
       }
     }
   }
+  if (const auto shape = shape_across(problem, target)) {
+    candidates.push_back(candidate_of(problem, *shape, target, Sharing::none));
+  }
   std::ranges::stable_sort(candidates, {}, &Candidate::cost);
   return candidates;
 }
 
-MapSpec left_map(const OperandMatrix& matrix) {
+MapSpec left_map(const OperandMatrix& matrix, const TileShape& shape) {
   MapSpec map{matrix.tensor, matrix.offset, matrix.dtype, {}, 128, 256};
   if (matrix.inner_first) {
-    map.axes = {{matrix.inner, 0, kTileDepth}, {matrix.outer, matrix.outer_stride, kTileRows}};
+    map.axes = {{matrix.inner, 0, kTileDepth},
+                {matrix.outer, matrix.outer_stride, kTileRows / (shape.across ? 2 : 1)}};
   } else {
     map.axes = {{matrix.outer, 0, 64}, {matrix.inner, matrix.inner_stride, kTileDepth}};
   }
@@ -136,17 +162,17 @@ MapSpec right_map(const OperandMatrix& matrix, const TileShape& shape, std::int6
   MapSpec map{matrix.tensor, matrix.offset, matrix.dtype, {}, 128, 256};
   if (!matrix.inner_first) {
     map.axes = {{matrix.outer, 0, 64},
-                {matrix.inner, matrix.inner_stride, kTileDepth / shape.cluster}};
+                {matrix.inner, matrix.inner_stride, kTileDepth / shape.share_right()}};
   } else if (shape.head != 0) {
     const std::int64_t row = matrix.outer_stride;
     map.axes = {{matrix.inner, 0, kTileDepth},
                 {32, row, 32},
-                {2, shape.head / 2 * row, 2 / shape.cluster},
+                {2, shape.head / 2 * row, 2 / shape.share_right()},
                 {shape.head / 64, 32 * row, 1},
                 {matrix.outer / shape.head, shape.head * row, 1}};
   } else {
     map.axes = {{matrix.inner, 0, kTileDepth},
-                {matrix.outer, matrix.outer_stride, box / shape.cluster}};
+                {matrix.outer, matrix.outer_stride, box / shape.share_right()}};
   }
   return map;
 }
@@ -168,14 +194,15 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
              Registers budget = Registers::plenty) {
   const Program& program = checked.program();
   Arguments arguments(program, sizes, layouts, "args");
-  RowsText rows(checked, layouts, arguments,
-                problem.joined ? RowsText::Tiles::of_all : RowsText::Tiles::of_one_space);
+  RowsText rows(
+      checked, layouts, arguments,
+      joined(problem, candidate.shape) ? RowsText::Tiles::of_all : RowsText::Tiles::of_one_space);
   GemmPage page;
   page.name = program.name();
   page.text = print(program);
   page.shape = candidate.shape;
   page.narrow = candidate.narrow;
-  page.joined = problem.joined;
+  page.joined = joined(problem, candidate.shape);
   page.terms = static_cast<int>(problem.depths.size());
   page.operands = problem.left().dtype;
   page.mn_major_a = !problem.left().inner_first;
@@ -208,7 +235,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   for (const SpaceText& space : page.spaces) {
     most = std::max(most, space.slots.size());
     page.maps = std::max(page.maps, space.maps);
-    page.row_bytes = std::max(page.row_bytes, rows.bytes() + (space.kept_bytes + 7) / 8 * 8);
+    page.row_bytes = std::max(page.row_bytes, rows.bytes(space.kept_bytes));
     for (const SlotUse& slot : space.slots) {
       any = true;
       streams = streams || (slot.bytes > 0 && !slot.table);
@@ -226,9 +253,13 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
   page.stages =
       static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 4096) / stage));
-  const std::int64_t row_bytes = 2 * kTileRows * page.row_bytes;
-  const std::int64_t left = target.shared - page.stages * stage - 1024 - row_bytes;
-  page.slots = static_cast<int>(std::min<std::int64_t>(16, left / page.slot_bytes) / 2 * 2);
+  const std::int64_t row_bytes =
+      2 * kTileRows * page.row_bytes + (candidate.shape.across ? kHeadSumBytes : 0);
+  constexpr std::int64_t kStageBarriers = 16, kSlotBarriers = 24, kProgress = 16;
+  const std::int64_t left =
+      target.shared - page.stages * (stage + kStageBarriers) - kProgress - row_bytes;
+  page.slots = static_cast<int>(
+      std::min<std::int64_t>(16, left / (page.slot_bytes + kSlotBarriers)) / 2 * 2);
   if (!any) page.slots = 2, page.slot_bytes = 1024;
   if (static_cast<std::int64_t>(most) > page.slots) {
     throw Refusal{"a unit needs " + std::to_string(most) +
@@ -239,12 +270,13 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   for (std::size_t s = 0; s < problem.places.size(); ++s) {
     for (std::size_t t = 0; t < problem.depths.size(); ++t) {
       const std::string at = std::to_string(s) + "_" + std::to_string(t);
-      const std::string first = arguments.map("left_" + at, left_map(problem.left(s, t)));
+      const std::string first =
+          arguments.map("left_" + at, left_map(problem.left(s, t), candidate.shape));
       if (fields.maps.empty()) fields.maps = first;
       for (int p = 0; p < problem.pairs; ++p) {
         arguments.map("right_" + at + (p == 0 ? "" : "_" + std::to_string(p)),
                       right_map(problem.right(s, t, static_cast<std::size_t>(p)), candidate.shape,
-                                problem.joined ? 64 : candidate.shape.result_columns()));
+                                page.joined ? 64 : candidate.shape.result_columns()));
       }
     }
   }
@@ -253,13 +285,13 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
     for (int k = 0; k < page.maps; ++k) {
       const std::string name = "tile_" + std::to_string(s) + "_" + std::to_string(k);
       arguments.map(name, k < space.maps ? space.map_specs[static_cast<std::size_t>(k)]
-                                         : left_map(problem.left(s, 0)));
+                                         : left_map(problem.left(s, 0), candidate.shape));
     }
     const std::string at = std::to_string(s);
     fields.rows.push_back(arguments.number("rows_" + at, problem.places[s].rows()));
     fields.columns.push_back(arguments.number("columns_" + at, problem.places[s].columns()));
   }
-  if (problem.joined) {
+  if (page.joined) {
     std::int64_t first = 0;
     for (std::size_t s = 0; s < problem.places.size(); ++s) {
       first += problem.places[s].columns() / 64;
@@ -301,8 +333,9 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   launch.cluster = candidate.shape.cluster;
   launch.grid = {target.processors / launch.cluster * launch.cluster, 1, 1};
   launch.block = 384;
-  launch.shared = page.stages * stage + static_cast<std::int64_t>(page.slots) * page.slot_bytes +
-                  page.stages * 16 + page.slots * 24 + 16 + row_bytes;
+  launch.shared = page.stages * (stage + kStageBarriers) +
+                  static_cast<std::int64_t>(page.slots) * (page.slot_bytes + kSlotBarriers) +
+                  kProgress + row_bytes;
   plan.launches = {std::move(launch)};
   plan.notes.push_back(
       std::to_string(page.stages) + " stages, " + std::to_string(page.slots) + " slots of " +
@@ -319,7 +352,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
 
 std::string GemmTile::text() const {
   return std::to_string(rows) + "x" + std::to_string(columns) + (cluster == 2 ? "x2" : "") +
-         (whole ? "-whole" : "");
+         (whole ? "-whole" : "") + (across ? "-across" : "");
 }
 
 std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,

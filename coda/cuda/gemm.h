@@ -15,9 +15,10 @@ namespace coda::cuda {
 struct GemmTile {
   int rows = 128;
   int columns = 192;
-  int cluster = 1;           // 2: pairs of blocks share the right operand
+  int cluster = 1;           // 2: pairs of blocks share an operand
   bool whole = false;        // no tile is shared along k: bits are those of every other whole tile
-  std::string text() const;  // "128x192", "128x192x2", "128x192x2-whole"
+  bool across = false;       // the pair stands side by side, with heads across both
+  std::string text() const;  // "128x192", "128x192x2", "128x192x2-whole", "128x192x2-across"
   bool operator==(const GemmTile&) const = default;
 };
 

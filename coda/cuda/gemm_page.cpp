@@ -1,6 +1,7 @@
 // coda/cuda/gemm_page.cpp: parts of text put together.
 #include "coda/cuda/gemm_page.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "coda/cuda/tile_merge.h"
@@ -67,7 +68,7 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
     const SlotUse& slot = space.slots[i];
     if (!slot.store.empty()) {
       out += "      if constexpr (kSlot == " + std::to_string(i) +
-             ") {\n        if (lane_id == 0) {\n" + "          " + slot.store +
+             ") {\n        if (elected()) {\n" + "          " + slot.store +
              "\n          tma_commit();\n          tma_wait_read();\n        }\n      }\n";
     } else if (!slot.drain.empty()) {
       out += "      if constexpr (kSlot == " + std::to_string(i) + ") {\n" +
@@ -78,7 +79,8 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
          "int unit, int lane_id) {\n      Columns out;\n" + space.column_code +
          "      return out;\n    }\n";
   out += std::string("    template <int N>\n    ") + kHook + "void unit(" + arguments +
-         "u32 rows_at,\n        const Columns& columns, State& state, const float (&acc)[N], " +
+         (page.shape.across ? "u32 rows_at, const Row& head_sum," : "u32 rows_at,") +
+         "\n        const Columns& columns, State& state, const float (&acc)[N], " +
          "int h, int i, const u32* slot,\n        int row0, int unit, int warp, int lane_id) {\n";
   const std::string rows = "const Rows rows = P::rows(rows_at);\n";
   out += "      " + rows;
@@ -113,7 +115,17 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
         "P::rows(rows_at + i * 64 * kRowBytes);\n" +
         space.finish + "      }\n";
   }
-  return out + "    }\n  };\n\n";
+  out += "    }\n";
+  if (page.shape.across) {
+    out +=
+        std::string("    template <int N>\n    ") + kHook + "void head_sum(" + arguments +
+        "u32 rows_at, const float (&acc)[N],\n        int h, int unit, int lane_id, Row& sum) {\n" +
+        (space.head_sum.empty() ? "" : "      " + rows + space.head_sum) + "    }\n    " + kHook +
+        "void leave_head(" + arguments +
+        "u32 rows_at, const Row& head_sum,\n        int first_row, int unit, int lane_id) {\n" +
+        (space.leave_head.empty() ? "" : "      " + rows + space.leave_head) + "    }\n";
+  }
+  return out + "  };\n\n";
 }
 
 }  // namespace
@@ -135,13 +147,24 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kStages", page.stages, "of operands, 64 of k each");
   constant("kSlots", page.slots, "of the epilogue's ring");
   constant("kSlotBytes", page.slot_bytes, "");
-  constant("kCluster", page.shape.cluster, "blocks that share the right operand");
+  constant("kCluster", page.shape.cluster,
+           page.shape.across ? "blocks that share the left operand"
+                             : "blocks that share the right operand");
+  out +=
+      std::string("  static constexpr bool kAcross = ") +
+      (page.shape.across ? "true;  // and heads that lie in both" : "false;  // heads lie in two") +
+      "\n";
   constant("kTerms", page.terms, "products that are added up");
   constant("kPairs", page.shape.pairs, "products that share the left operand");
   constant("kUnitColumns", page.shape.unit, "of results in a unit");
   constant("kHeads", page.shape.head / 64, "units of a head; 0: units are plain");
   constant("kConsumerRegisters", page.consumer_registers, "");
   constant("kProducerRegisters", 504 - 2 * page.consumer_registers, "");
+  const bool loads = std::ranges::any_of(page.spaces, [](const SpaceText& space) {
+    return std::ranges::any_of(space.slots, [](const SlotUse& slot) { return slot.bytes > 0; });
+  });
+  out += std::string("  static constexpr bool kLoads = ") + (loads ? "true" : "false") +
+         ";  // some unit reads what slots bring\n";
   out += std::string("  static constexpr bool kSplit = ") + (page.split ? "true" : "false") +
          ";  // workers share tiles along k\n";
   out += std::string("  static constexpr bool kJoined = ") + (page.joined ? "true" : "false") +
@@ -182,8 +205,7 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kKept", rows.bytes(), "where what leaves at the end of a tile waits");
   constant("kRowBytes", page.row_bytes, "in shared memory");
   out += std::string("  ") + kHook +
-         "void put_rows(const Arguments& args, int s, int first_row, bool first, int lane_id, u32 "
-         "to) {\n"
+         "void put_rows(const Arguments& args, int s, int this_row, bool first, u32 to) {\n"
          "    const long long count = row_count(args, s);\n" +
          indented(rows.code(), "    ") + "  }\n";
   out += std::string("  ") + kHook + "Rows rows(u32 from) {\n    Rows out;\n#pragma unroll\n" +

@@ -120,11 +120,12 @@ Problem problem_of(const Checked& checked, const Sizes& sizes, std::span<const L
   problem.stacked = stacked && !side_by_side;
   std::int64_t all_columns = 0;
   for (const Region& places : problem.places) all_columns += places.columns();
-  problem.joined = spaces > 1 && side_by_side && problem.pairs == 1 &&
-                   all_columns / 64 < kMaxTiles &&
-                   std::ranges::all_of(problem.places, [](const Region& places) {
-                     return places.columns() % 64 == 0 && has_lone_units(places);
-                   });
+  problem.mixes_units = side_by_side && problem.pairs == 1 && all_columns / 64 < kMaxTiles &&
+                        std::ranges::all_of(problem.places, [](const Region& places) {
+                          return places.columns() % 64 == 0;
+                        });
+  problem.joined =
+      spaces > 1 && problem.mixes_units && std::ranges::all_of(problem.places, has_lone_units);
   if (problem.head != 0 && (problem.pairs > 1 || !problem.right().inner_first)) {
     throw Refusal{"heads of a paired or transposed product"};
   }

@@ -24,7 +24,9 @@ struct Problem {
   std::vector<Region> places;
   std::vector<SpaceOperands> operands;
   bool stacked = false;
-  bool joined = false;  // side by side, and a tile may hold units of several spaces
+  // Side by side, and a tile may hold units of several spaces; may, if each leaves nothing behind
+  // for a tile's later units.
+  bool joined = false, mixes_units = false;
   int pairs = 1;
   std::int64_t head = 0, group = 0;  // elements of heads that meet, and that are reduced
   bool row_blocks = false;

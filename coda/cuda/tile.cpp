@@ -128,6 +128,10 @@ SpaceText TileText::run() {
     rows_.store(places_, index, static_cast<int>(program_.params().size() + index));
   }
   begin_groups();
+  if (shape_.across && (!out_.state_fields.empty() || !out_.finish.empty() ||
+                        !out_.finish_once.empty() || out_.kept_bytes > 0)) {
+    throw Refusal{"something is kept until a tile's end, and tiles hold parts of heads"};
+  }
   for (const auto& [value, fields] : columns_) {
     pressure_.hold(8 * static_cast<int>(fields.size()));
   }
@@ -253,6 +257,15 @@ TileText::Held TileText::lower_node(Value value) {
   const bool columns = columns_of(value) != Columns::none;
   if (program_.is_param(value)) {
     if (columns_of(value) == Columns::groups) refuse(value, "has an element for each head");
+    const DType dtype = program_.type(value).dtype;
+    // Shared memory is short where heads lie across tiles.
+    if (!columns && !has_rows(value) && shape_.across && is_float(dtype)) {
+      return {Where::row,
+              Lane::f32,
+              {"scalar(Element<" + std::string(element_of(dtype)) + ">::value(" +
+               arguments_.pointer(value.id) + "[0]))"}};
+    }
+    if (columns) need_whole_head(value);
     if (!columns)
       return {Where::row,
               lane_of(program_, value, real_),

@@ -29,10 +29,12 @@ struct TileShape {
   int unit = 64;           // columns of results in a unit
   std::int64_t head = 0;   // elements of a head whose halves meet; 0: units are plain
   std::int64_t group = 0;  // elements of a head that is reduced, which a tile holds whole; 0: none
-  int cluster = 1;         // 2: pairs of blocks, one above the other, share the right operand
+  int cluster = 1;         // 2: pairs of blocks, one above the other, share the right operand;
+  bool across = false;     // or, side by side, the left one, and the middle one of three heads
 
   int result_columns() const { return columns / pairs; }
   int units() const { return result_columns() / unit; }
+  int share_right() const { return across ? 1 : cluster; }  // blocks
   bool operator==(const TileShape&) const = default;
 };
 
@@ -54,12 +56,13 @@ struct SpaceText {
   std::string loads, stores;               // of a chunk: before and after its two halves
   std::string before, chunk, after;        // of unit(): around the loop over chunks
   std::string finish;                      // of finish(), for each half of the rows
-  std::string finish_once;  // of finish(), after what is done for each half of the rows
-  int kept_bytes = 0;       // of a row, until its tile's end
-  bool late = false;        // chunks read vectors along columns
-  bool passes = false;      // `before` goes over the accumulators too
-  int maps = 0;             // of the space, in order of their numbers
-  int registers = 0;        // beside the accumulators and what rows need, about
+  std::string finish_once;           // of finish(), after what is done for each half of the rows
+  std::string head_sum, leave_head;  // where heads lie across tiles
+  int kept_bytes = 0;                // of a row, until its tile's end
+  bool late = false;                 // chunks read vectors along columns
+  bool passes = false;               // `before` goes over the accumulators too
+  int maps = 0;                      // of the space, in order of their numbers
+  int registers = 0;                 // beside the accumulators and what rows need, about
   std::vector<MapSpec> map_specs;
 };
 
@@ -84,10 +87,11 @@ class RowsText {
   void store(const Region& places, std::size_t result, int tensor);
 
   std::string fields() const { return fields_; }
-  std::string reads() const { return reads_; }        // of the fields, of row h
-  int bytes() const { return (bytes_ + 7) / 8 * 8; }  // of a row
-  int registers() const { return registers_; }        // of a thread that reads them
-  std::string code();                                 // the body of put_rows(); nothing may follow
+  std::string reads() const { return reads_; }  // of the fields, of row h
+  // Of a row, with `more` that it keeps.
+  int bytes(int more = 0) const { return aligned(aligned(bytes_) + more); }
+  int registers() const { return registers_; }  // of a thread that reads them
+  std::string code();                           // the body of put_rows(); nothing may follow
   std::string side() const { return side_; }
   bool has_deep_side() const { return deep_side_; }  // it computes elements of a tile again
 
@@ -100,9 +104,10 @@ class RowsText {
   Tiles tiles_;
   std::map<std::pair<std::int32_t, Lane>, std::string> names_;
   std::string fields_, reads_, side_;
-  int bytes_ = 0, registers_ = 0;
+  int bytes_ = 0, align_ = 4, registers_ = 0;
   bool deep_side_ = false;
 
+  int aligned(int bytes) const { return (bytes + align_ - 1) / align_ * align_; }
   std::optional<Emitted> supply(ElementEmitter& emitter, Value value, const Coordinates& at);
   Emitted shared_sum(ElementEmitter& emitter, Value value, const Coordinates& at);
   // The step from row to row of a tensor, along the factors that are rows, as an expression; empty:

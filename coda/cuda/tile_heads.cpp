@@ -96,8 +96,14 @@ int TileText::group_units() const {
   return static_cast<int>(shape_.group / 64);
 }
 
+void TileText::need_whole_head(Value value) const {
+  if (shape_.across && passes_ > 0) {
+    refuse(value, "is summed over a head, and a tile holds a part of it");
+  }
+}
+
 std::string TileText::unit_of_tile() const {
-  return passes_ > 0 && group_units() > 1 ? "(h + part)" : "h";
+  return passes_ > 0 && group_units() > 1 && !shape_.across ? "(h + part)" : "h";
 }
 
 TileText::Held TileText::lower_group_reduce(Value value) {
@@ -121,6 +127,11 @@ TileText::Held TileText::lower_group_reduce(Value value) {
   const Held operand = coerce(lower(node.args[0]), Lane::f32);
   if (operand.where != Where::chunk) refuse(value, "reduces what has no columns");
   const std::string name = fresh_name(value_name(value));
+  if (shape_.across) {
+    if (!sums || !out_.head_sum.empty()) {
+      refuse(value, "is more than one sum of a head, and a tile holds a part of it");
+    }
+  }
   for (const std::string& part : operand.parts) {
     const bool blocks = node.attr.block != 0;
     const std::string element = blocks ? masked(part, sums ? "0.0f" : "-infinity()", false) : part;
@@ -129,28 +140,36 @@ TileText::Held TileText::lower_group_reduce(Value value) {
   --passes_;
   exchange();
   memo_.insert(known.begin(), known.end());
-  const bool several = group_units() > 1;
-  group_code_ +=
-      comment(value) + "        " + (sums ? "GroupSum " : "GroupMax ") + name + "_all;\n";
-  if (several) {
-    group_code_ += "#pragma unroll\n        for (int part = 0; part < " +
-                   std::to_string(group_units()) + "; part++)\n";
+  // A unit's sum, then the units' sums: the same bits wherever a tile ends.
+  const bool several = group_units() > 1 && !shape_.across;
+  const std::string all = std::string("        ") + (sums ? "GroupSum " : "GroupMax ") + name +
+                          "_all;\n" + "#pragma unroll\n        for (int j = 0; j < " +
+                          std::to_string(chunks_of(shape_)) + "; j++) {\n" + loads +
+                          "#pragma unroll\n        for (int g = 0; g < 2; g++) {\n"
+                          "        [[maybe_unused]] const int column = " +
+                          chunk_column(shape_, several ? "(unit + part)" : "unit") + ";\n" + chunk +
+                          "        }\n        }\n";
+  const std::string finished = name + "_all.finish()";
+  if (shape_.across) {
+    out_.head_sum = comment(value) + all + "        sum = " + finished + ";\n";
+    group_code_ += comment(value) + "        const Row " + name + " = head_sum;\n";
+  } else if (several) {
+    group_code_ += comment(value) + "        Row " + name + ";\n" +
+                   "#pragma unroll\n        for (int part = 0; part < " +
+                   std::to_string(group_units()) + "; part++) {\n" + all + "        " + name +
+                   " = part == 0 ? " + finished + " : " + (sums ? "add(" : "max(") + name + ", " +
+                   finished + ");\n        }\n";
+  } else {
+    group_code_ += comment(value) + all + "        const Row " + name + " = " + finished + ";\n";
   }
-  group_code_ += "#pragma unroll\n        for (int j = 0; j < " +
-                 std::to_string(chunks_of(shape_)) + "; j++) {\n" + loads +
-                 "#pragma unroll\n        for (int g = 0; g < 2; g++) {\n"
-                 "        [[maybe_unused]] const int column = " +
-                 chunk_column(shape_, several ? "(unit + part)" : "unit") + ";\n" + chunk +
-                 "        }\n        }\n        const Row " + name + " = " + name +
-                 "_all.finish();\n";
   // Of two passes over one unit the compiler keeps what it can.
-  pressure_.hold((sums ? 4 : 2) + (group_units() == 1 ? 16 : 0));
+  if (!shape_.across) pressure_.hold((sums ? 4 : 2) + (group_units() == 1 ? 16 : 0));
   return {Where::group, Lane::f32, {name}};
 }
 
 // A value of a group where the units of that group can read it.
 TileText::Held TileText::kept(const Held& held) {
-  if (held.where != Where::group || group_units() <= 1 || passes_ > 0) return held;
+  if (held.where != Where::group || group_units() <= 1 || passes_ > 0 || shape_.across) return held;
   const std::string& name = held.parts[0];
   const auto [entry, fresh] = kept_.emplace(name, "");
   if (fresh) {
@@ -164,6 +183,11 @@ TileText::Held TileText::kept(const Held& held) {
 
 void TileText::begin_groups() {
   if (group_code_.empty()) return;
+  if (shape_.across) {
+    if (!leave_code_.empty()) out_.leave_head = group_code_ + leave_code_;
+    out_.before = group_code_ + out_.before;
+    return;
+  }
   out_.passes = true;
   if (group_units() > 1) {
     group_code_ = "        if (h % " + std::to_string(group_units()) +
@@ -198,6 +222,15 @@ void TileText::store_groups(std::size_t index, const Held& held) {
   const std::int64_t count = (places_.columns() + shape_.group - 1) / shape_.group;
   if (!row || !head || row->period != places_.rows() || head->period != count) {
     refuse(result.value, "is no matrix in memory");
+  }
+  if (shape_.across) {
+    leave_code_ += "        // store " + result.name + "\n        store_head(" +
+                   arguments_.pointer(tensor) + ", " +
+                   arguments_.number(result.name + "_row", row->stride) + ", " +
+                   arguments_.number(result.name + "_head", head->stride) +
+                   ", first_row, unit / 2, P::row_count(args, s), rows_of(" +
+                   coerce(held, Lane::f32).parts[0] + "), lane_id);\n";
+    return;
   }
   const auto [keeps, store] = keep_blocks(
       result.name, static_cast<int>(shape_.result_columns() / shape_.group), shape_.group,

@@ -15,7 +15,7 @@ auto texts_of(Space& space) {
   std::vector<decltype(&space.chunk)> texts = {
       &space.column_fields, &space.column_code, &space.state_fields, &space.before,
       &space.loads,         &space.chunk,       &space.stores,       &space.after,
-      &space.finish,        &space.finish_once};
+      &space.finish,        &space.finish_once, &space.head_sum,     &space.leave_head};
   for (auto& slot : space.slots) {
     texts.insert(texts.end(), {&slot.load, &slot.store, &slot.drain});
   }

@@ -51,9 +51,9 @@ RowsText::RowsText(const Checked& checked, std::span<const Layout> layouts, Argu
                  return supply(emitter, value, at);
                }),
       tiles_(tiles) {
-  emitter_.open("#pragma unroll\n    for (int h = 0; h < 2; h++)");
+  emitter_.open("");
   // Rows past the last one repeat it.
-  emitter_.line("const long long row = exact::minimum(first_row + h * 8LL, count - 1);");
+  emitter_.line("const long long row = exact::minimum(this_row * 1LL, count - 1);");
 }
 
 std::string RowsText::row_step(int tensor, Value value, std::span<const std::int64_t> strides,
@@ -68,7 +68,7 @@ std::string RowsText::row_step(int tensor, Value value, std::span<const std::int
   return arguments_.number(name + "_row", line->stride);
 }
 
-// Parameters by their rows; sums by the four neighbouring lanes that have one row.
+// Parameters by their rows, and sums.
 std::optional<Emitted> RowsText::supply(ElementEmitter& emitter, Value value,
                                         const Coordinates& at) {
   const Program& program = emitter.program();
@@ -124,21 +124,20 @@ Emitted RowsText::shared_sum(ElementEmitter& emitter, Value value, const Coordin
           });
       emitter.line("const float " + name + " = " + (wide ? "row_sum_wide(" : "row_sum(") +
                    arguments_.pointer(matrix.id) + " + row * " + step + ", " +
-                   arguments_.extent(node.attr.axis) + ", lane_id);");
+                   arguments_.extent(node.attr.axis) + ");");
       return Emitted{name, Lane::f32, emitter.depth()};
     }
   }
   const std::string k = emitter.fresh("k");
   const ElementEmitter::Named here = emitter.named(value, at);
   emitter.line("float " + name + " = 0.0f;");
-  emitter.open("#pragma unroll 8\n      for (long long " + k + " = lane_id % 4; " + k + " < " +
-               arguments_.extent(node.attr.axis) + "; " + k + " += 4)");
+  emitter.open("#pragma unroll 8\n      for (long long " + k + " = 0; " + k + " < " +
+               arguments_.extent(node.attr.axis) + "; " + k + "++)");
   ElementEmitter::Named all = here;
   all.add(node.attr.axis.factors, emitter.divide({k, emitter.depth()}, node.attr.axis));
   const Emitted term = emitter.value(node.args[0], emitter.by_name(node.args[0], all), Lane::f32);
   emitter.line(name + " += " + term.text + ";");
   emitter.close();
-  emitter.line(name + " = quad_sum(" + name + ");");
   return Emitted{name, Lane::f32, emitter.depth()};
 }
 
@@ -155,13 +154,13 @@ std::string RowsText::field(const Region& places, Value value, Lane lane) {
     entry->second = emitter_.fresh("row_" + (wanted.empty() ? "value" : identifier(wanted)));
     const int size = kept == Lane::i64 ? 8 : 4;
     bytes_ = (bytes_ + size - 1) / size * size;
+    align_ = std::max(align_, size);
     const std::string offset = std::to_string(bytes_);
     // What is the same for all rows takes one register where it is read, not two.
     const bool by_row = held.depth > 0;
     fields_ += std::string(by_row ? "    RowOf<" : "    ScalarOf<") + std::string(type_of(kept)) +
                "> " + entry->second + ";\n";
-    emitter_.line("if (lane_id % 4 == 0) put_shared(to + h * 8 * kRowBytes + " + offset + ", " +
-                  held.text + ");");
+    emitter_.line("put_shared(to + " + offset + ", " + held.text + ");");
     reads_ += by_row ? "      get_shared(from + h * 8 * kRowBytes + " + offset + ", out." +
                            entry->second + ".x[h][0]);\n"
                      : "      if (h == 0) get_shared(from + " + offset + ", out." + entry->second +
@@ -228,7 +227,7 @@ void RowsText::store(const Region& places, std::size_t index, int tensor) {
     const Coordinates at = emitter_.in_space(checked_, space, result.value, {"row", 1}, {"0LL", 0});
     put(emitter_, emitter_.value(result.value, at, lane).text, {"row", 1}, {"0LL", 0},
         std::string("if (") + (tiles_ == Tiles::of_all ? "" : "s == " + number + " && ") +
-            "first && lane_id % 4 == 0 && first_row + h * 8 < count) ");
+            "first && this_row < count) ");
     return;
   }
   // Not a part of the tiles: the store warps compute it before the first tile.

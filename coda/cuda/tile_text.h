@@ -57,6 +57,8 @@ class TileText {
   // ---- heads as a whole (tile_heads.cpp)
   void find_groups();
   int group_units() const;
+  // Throws Refusal in a pass over a part of a head, which reads products and what rows need.
+  void need_whole_head(Value value) const;
   std::string unit_of_tile() const;
   Held lower_group_reduce(Value value);
   Held kept(const Held& held);
@@ -130,6 +132,7 @@ class TileText {
   std::set<std::int32_t> in_groups_;  // reductions that elements need again
   int passes_ = 0;                    // more than 0: in a pass over a head
   std::string group_code_;            // before the chunks of a head
+  std::string leave_code_;            // what a head leaves, where it lies across tiles
   std::map<std::string, std::string> kept_;
   int sums_slot_ = -1, sums_ = 0;  // where sums of columns wait
   std::string picked_;             // the flags of the rows that a pick has found

@@ -139,34 +139,50 @@ __device__ __forceinline__ int shuffle(int x, int lane) {
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane));
   return y;
 }
+__device__ __forceinline__ float shuffle_float(float x, int lane) {
+  float y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x), "r"(lane));
+  return y;
+}
 __device__ __forceinline__ float quad_sum(float x) {
   x += shuffle_xor(x, 1);
   return x + shuffle_xor(x, 2);
 }
 
-// The sum of `count` contiguous numbers by four neighbouring lanes.
-__device__ __forceinline__ float row_sum(const float* from, long long count, int lane) {
+// The sum of `count` contiguous numbers, kBatch of them read at a time.
+__device__ __forceinline__ float row_sum(const float* from, long long count) {
+  constexpr int kBatch = 8;
   float sum[2] = {};
-  int k = lane % 4;
-#pragma unroll 4
-  for (; k + 4 < count; k += 8) sum[0] += from[k], sum[1] += from[k + 4];
-  if (k < count) sum[0] += from[k];
-  return quad_sum(sum[0] + sum[1]);
+#pragma unroll 1
+  for (long long k = 0; k < count; k += kBatch) {
+    float part[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) part[i] = k + i < count ? from[k + i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) sum[i % 2] += part[i];
+  }
+  return sum[0] + sum[1];
 }
 // The same of a multiple of 4, at a multiple of 16 bytes.
 struct alignas(16) FourFloats {
   float x[4];
 };
-__device__ __forceinline__ float row_sum_wide(const float* from, long long count, int lane) {
+__device__ __forceinline__ float row_sum_wide(const float* from, long long count) {
+  constexpr int kBatch = 8;
   const FourFloats* fours = reinterpret_cast<const FourFloats*>(from);
+  const int all = static_cast<int>(count / 4);
   FourFloats sum = {};
-#pragma unroll 4
-  for (int k = lane % 4; k < static_cast<int>(count / 4); k += 4) {
-    const FourFloats part = fours[k];
+#pragma unroll 1
+  for (int k = 0; k < all; k += kBatch) {
+    FourFloats part[kBatch];
 #pragma unroll
-    for (int c = 0; c < 4; c++) sum.x[c] += part.x[c];
+    for (int i = 0; i < kBatch; i++) part[i] = k + i < all ? fours[k + i] : FourFloats{};
+#pragma unroll
+    for (int i = 0; i < kBatch; i++)
+#pragma unroll
+      for (int c = 0; c < 4; c++) sum.x[c] += part[i].x[c];
   }
-  return quad_sum((sum.x[0] + sum.x[1]) + (sum.x[2] + sum.x[3]));
+  return (sum.x[0] + sum.x[1]) + (sum.x[2] + sum.x[3]);
 }
 
 // ---- shared memory: slots of 64 rows, swizzled as the copy engine writes and reads them

@@ -226,6 +226,18 @@ __device__ __forceinline__ void store_rows(T* out, long long stride, int row, in
       out[(row + h * 8) * stride] = Element<T>::rounded(value.x[h][0]);
 }
 
+// A value of each row and head, by one of the four lanes that have it.
+template <class T>
+__device__ __forceinline__ void store_head(T* out, long long row_stride, long long head_stride,
+                                           int row, int head, int rows, const Row& value,
+                                           int lane) {
+  if (lane % 4 != 0) return;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    if (row + h * 8 < rows)
+      out[(row + h * 8) * row_stride + head * head_stride] = Element<T>::rounded(value.x[h][0]);
+}
+
 // ---- column sums of a unit's 64 rows
 
 // Both halves of a chunk, rows r and r + 8 added.

@@ -53,6 +53,17 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// A number into the shared memory of block `rank` of the cluster, whose barrier counts its 4 bytes.
+__device__ __forceinline__ void send_shared(u32 to, u32 barrier, int rank, float x) {
+  asm volatile(
+      "{\n.reg .b32 there, done;\nmapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 done, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [done];\n}" ::
+          "r"(to),
+      "r"(barrier), "r"(rank), "f"(x)
+      : "memory");
+}
+
 // Barriers 1 … 15 among `threads` threads of the block.
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -79,6 +90,16 @@ __device__ __forceinline__ void get_shared(u32 at, float& x) {
 }
 __device__ __forceinline__ void get_shared(u32 at, long long& x) {
   asm volatile("ld.shared.s64 %0, [%1];" : "=l"(x) : "r"(at) : "memory");
+}
+
+// True in one lane of a whole warp, always the same.
+// NOTE: around copies, in place of `lane == 0`: ptxas knows that one lane is left, and does not
+// wrap each copy into a loop over lanes.
+__device__ __forceinline__ bool elected() {
+  u32 mine;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nselp.u32 %0, 1, 0, one;\n}"
+               : "=r"(mine));
+  return mine != 0;
 }
 
 template <int Registers>

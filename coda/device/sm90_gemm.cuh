@@ -10,6 +10,7 @@
 // loaded before the unit and stored after it. Three barriers a slot, none inside the epilogue:
 //   empty    a store warp: the copy engine has read the slot             -> the loader
 //   loaded   the copy engine's bytes, or the loader alone                -> consumers
+//            (where a page loads nothing, `empty` is all that they wait for)
 //   written  four consumer warps                                         -> the store warp
 // NOTE: parity waits are sound only if every waiter sees every use of a slot in order. So the
 // loader visits slots that nothing fills, and consumers take turns for the epilogue too.
@@ -18,8 +19,10 @@
 //   Arguments   the kernel's argument: args.order, works, pace, policy_a, policy_b, …;
 //               areas, flags, token where workers share tiles (kSplit)
 //   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots,
-//   kSlotBytes, kCluster (2: pairs of blocks share B), kTerms, kPairs (products that share the left
-//   operand), kUnitColumns, Operands, kMnMajorA, kMnMajorB, kConsumerRegisters, kProducerRegisters
+//   kSlotBytes, kCluster (2: pairs of blocks share B; kAcross: they stand side by side, share A,
+//   and a head may lie in both), kTerms, kPairs (products that share the left operand),
+//   kUnitColumns, Operands, kMnMajorA, kMnMajorB, kConsumerRegisters, kProducerRegisters
+//   kLoads      whether any unit reads what slots bring
 //   kHeads      units of a head: 32 columns of its low half and 32 of its high half; 0: plain
 //   operands(args, s)   the maps of space s: for each term the left one, then the right ones
 //   k_tiles(args, term);  columns(args, s), row_count(args, s) of the results of space s
@@ -27,18 +30,22 @@
 //   kJoined     spaces stand side by side, unit after unit, and a tile may hold units of several:
 //               then a tile names no space, unit_at(args, unit) is one and its unit, and
 //               all_columns(args) are those of all spaces
-//   put_rows(args, s, row, first, lane, to)   what the epilogue needs of rows row and row + 8, into
-//               shared memory, kRowBytes a row; `first`: in the first column tile, which stores
-//               results without columns
-//   Rows, rows(from)    the same again; from kKept on a row keeps what leaves with the tile
+//   put_rows(args, s, row, first, to)   what the epilogue needs of a row, into its kRowBytes of
+//               shared memory; `first`: in the first column tile, which stores results without
+//               columns
+//   Rows, rows(from)    the same again, of a row and the one 8 below; from kKept on a row keeps
+//   what
+//               leaves with the tile
 //   side(args, thread, threads)   results without a tile, by the store warps at the start
 //   Space: kSlotsUsed; bytes<slot>() that load<slot>(…) brings, 0: none; store<slot>(…); State;
-//   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit
+//   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit; where
+//   kAcross, head_sum(…) of a unit before all units, leave_head(…) after them
 #pragma once
 
 #include "fragment_reduce.cuh"
 #include "ptx_tma.cuh"
 #include "ptx_wgmma.cuh"
+#include "sm90_across.cuh"
 #include "sm90_right.cuh"
 #include "sm90_work.cuh"
 
@@ -63,13 +70,19 @@ struct Gemm {
   static constexpr int kSlotEmpty = kEmpty + kStages * 8, kSlotLoaded = kSlotEmpty + kRing * 8;
   static constexpr int kSlotWritten = kSlotLoaded + kRing * 8;
   static constexpr int kProgress = kSlotWritten + kRing * 8, kRows = kProgress + 16;
+  static constexpr int kHeadSums = kRows + 2 * kTileM * P::kRowBytes;  // where kAcross
 
-  // A pair of blocks is one worker: its tile rows are two, one above the other, that share B.
+  // A pair of blocks is one worker: its tiles are two, one above the other, that share B, or side
+  // by side, that share A.
   static __device__ __forceinline__ int rank() { return P::kCluster > 1 ? blockIdx.x % 2 : 0; }
   static __device__ __forceinline__ int worker() { return blockIdx.x / P::kCluster; }
   static __device__ __forceinline__ int workers() { return gridDim.x / P::kCluster; }
   static __device__ __forceinline__ Work placed(Work w) {
-    if (P::kCluster > 1 && w.m >= 0) w.m = w.m * 2 + rank(), w.area = w.area * 2 + rank();
+    if (P::kAcross) {
+      w.n = w.n * 2 + rank();
+    } else if (P::kCluster > 1 && w.m >= 0) {
+      w.m = w.m * 2 + rank(), w.area = w.area * 2 + rank();
+    }
     return w;
   }
   static __device__ __forceinline__ void release(u32 base, u32 stage, int warp, int thread) {
@@ -102,13 +115,14 @@ struct Gemm {
   }
 
   // ---- warp 0: operand stages. All lanes walk, so that what the copies need is uniform.
-  static __device__ __forceinline__ void load_operands(const Arguments& args, u32 base, int lane) {
+  static __device__ __forceinline__ void load_operands(const Arguments& args, u32 base) {
     int stage = 0;
     u32 phase = 1;
     for (int t = worker(); t < args.works; t += workers()) {
       const Work w = placed(uniform_work(args, t));
       if (w.m < 0) break;
       const TensorMap* map = P::operands(args, w.s);
+      const auto columns = RightTile<P>::units(args, w);
       int first = 0;  // k step of the sum at which the term begins
 #pragma unroll 1
       for (int term = 0; term < P::kTerms; term++, map += 1 + P::kPairs) {
@@ -119,11 +133,16 @@ struct Gemm {
 #pragma unroll 1
         for (int k = begin; k < end; k++) {
           barrier_wait(base + kEmpty + stage * 8, phase);
-          if (lane == 0) {
+          if (elected()) {
             const u32 full = base + kFull + stage * 8;
             const u32 a = base + stage * kBytesA, b = base + kB + stage * kBytesB;
             barrier_expect(full, kBytesA + kBytesB);
-            if constexpr (P::kMnMajorA) {
+            if constexpr (P::kAcross) {
+              // Half of it, to both.
+              const int row = w.m * kTileM + rank() * 64;
+              tma_load_both(a + rank() * 8192, map, full, P::kMnMajorA ? row : k * kTileK,
+                            P::kMnMajorA ? k * kTileK : row, args.policy_a);
+            } else if constexpr (P::kMnMajorA) {
               tma_load(a, map, full, w.m * kTileM, k * kTileK, args.policy_a);
               tma_load(a + 8192, map, full, w.m * kTileM + 64, k * kTileK, args.policy_a);
             } else {
@@ -131,7 +150,8 @@ struct Gemm {
             }
 #pragma unroll
             for (int p = 0; p < P::kPairs; p++)
-              RightTile<P>::load(args, map + 1 + p, b + p * kResultColumns * 128, full, w, term, k);
+              RightTile<P>::load(args, columns, map + 1 + p, b + p * kResultColumns * 128, full, w,
+                                 term, k);
           }
           __syncwarp();
           if (++stage == kStages) stage = 0, phase ^= 1;
@@ -162,18 +182,18 @@ struct Gemm {
   }
 
   // ---- warp 1: epilogue slots
-  static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base, int lane) {
+  static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base) {
     each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
-      load_unit<decltype(space), 0>(args, at, base, position, row, lane);
+      load_unit<decltype(space), 0>(args, at, base, position, row);
     });
   }
   template <class S, int kIndex>
   static __device__ __forceinline__ void load_unit(const Arguments& args, const Unit& at, u32 base,
-                                                   unsigned position, int row, int lane) {
+                                                   unsigned position, int row) {
     if constexpr (kIndex < S::kSlotsUsed) {
       const unsigned slot = (position + kIndex) % kRing, use = (position + kIndex) / kRing;
       barrier_wait(base + kSlotEmpty + slot * 8, (use & 1) ^ 1);
-      if (lane == 0) {
+      if (elected()) {
         const u32 loaded = base + kSlotLoaded + slot * 8;
         if constexpr (S::template bytes<kIndex>() > 0) {
           barrier_expect(loaded, S::template bytes<kIndex>());
@@ -184,7 +204,7 @@ struct Gemm {
         }
       }
       __syncwarp();
-      load_unit<S, kIndex + 1>(args, at, base, position, row, lane);
+      load_unit<S, kIndex + 1>(args, at, base, position, row);
     }
   }
 
@@ -205,7 +225,7 @@ struct Gemm {
         barrier_wait(base + kSlotWritten + slot * 8, use & 1);
         S::template store<kIndex>(args, at.s, base + kSlot + slot * P::kSlotBytes, row, at.unit,
                                   lane);
-        if (lane == 0) barrier_arrive(base + kSlotEmpty + slot * 8);
+        if (elected()) barrier_arrive(base + kSlotEmpty + slot * 8);
         __syncwarp();
       }
       store_unit<S, kIndex + 1>(args, at, base, position, row, warp, lane);
@@ -221,6 +241,7 @@ struct Gemm {
     };
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
+    [[maybe_unused]] u32 head_phase = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
     for (int t = worker(); t < args.works; t += workers(), index++) {
       const Work w = placed(work_of(work_words(args, t)));
@@ -243,13 +264,16 @@ struct Gemm {
         continue;
       }
       // What the rows need is read while the other consumer has the tensor cores, and waits in
-      // shared memory: every register counts while the accumulators live.
-      const u32 rows_at = base + kRows + (me * kTileM + warp * 16 + lane / 4) * P::kRowBytes;
-#pragma unroll 1
-      for (int i = 0; i < kRowHalves && count > 0; i++)
-        P::put_rows(args, w.s, w.m * kTileM + i * 64 + warp * 16 + lane / 4, w.n == 0, lane,
-                    rows_at + i * 64 * P::kRowBytes);
-      __syncwarp();
+      // shared memory: every register counts while the accumulators live. A warp has 32 rows, a
+      // lane one of them: all that it reads is under way at once.
+      const u32 my_rows = base + kRows + me * kTileM * P::kRowBytes;
+      const u32 rows_at = my_rows + (warp * 16 + lane / 4) * P::kRowBytes;
+      if (P::kRowBytes > 0 && count > 0) {
+        const int row = lane / 16 * 64 + warp * 16 + lane % 16;
+        __syncwarp();
+        P::put_rows(args, w.s, w.m * kTileM + row, w.n == 0, my_rows + row * P::kRowBytes);
+        __syncwarp();
+      }
 
       // NOTE: declared and zeroed here: no accumulator lives from one tile to the next. Else ptxas
       // keeps them all through the epilogue, and spills; it does too where it sees that they are
@@ -286,6 +310,11 @@ struct Gemm {
       const int steps = P::kSplit ? static_cast<int>(after.k1 - after.k0) : k_count;
       const bool paced = P::kPaced && next < args.works && after.tile != ~0u &&
                          steps * 16 >= static_cast<int>(args.pace) * kUnits * kRowHalves;
+      [[maybe_unused]] HeadSums<P> heads;
+      if constexpr (P::kAcross)
+        if (count > 0)
+          heads.take(args, w, count, acc, base + kHeadSums, rows_at, mine(), head_phase, warp,
+                     lane);
       if constexpr (P::kJoined) {
         unsigned at = position;
 #pragma unroll
@@ -295,13 +324,14 @@ struct Gemm {
             P::with_space(here.s, [&](auto space) {
               using S = decltype(space);
               typename S::State state;
-              finish_unit<S>(args, base, here, state, acc, h, w.m * kTileM, at,
+              finish_unit<S>(args, base, here, state, heads, acc, h, w.m * kTileM, at,
                              paced ? stages + k_count : 0, rows_at, warp, lane);
               at += kRowHalves * S::kSlotsUsed;
             });
           }
         }
         named_arrive(kEpilogueTurn + (mine() ^ 1), 256);
+        if constexpr (P::kAcross) heads.leave(args, w, count, rows_at, warp, lane);
       } else {
         P::with_space(w.s, [&](auto space) {
           using S = decltype(space);
@@ -309,7 +339,7 @@ struct Gemm {
 #pragma unroll
           for (int h = 0; h < kUnits; h++)
             if (h < count)
-              finish_unit<S>(args, base, unit_of(args, w, h), state, acc, h, w.m * kTileM,
+              finish_unit<S>(args, base, unit_of(args, w, h), state, heads, acc, h, w.m * kTileM,
                              position + h * kRowHalves * S::kSlotsUsed,
                              paced ? stages + k_count : 0, rows_at, warp, lane);
           named_arrive(kEpilogueTurn + (mine() ^ 1), 256);
@@ -334,6 +364,7 @@ struct Gemm {
   template <class S>
   static __device__ __forceinline__ void finish_unit(const Arguments& args, u32 base,
                                                      const Unit& here, typename S::State& state,
+                                                     const HeadSums<P>& heads,
                                                      const float (&acc)[kRowHalves][P::kTileN / 2],
                                                      int h, int row, unsigned at, unsigned progress,
                                                      u32 rows_at, int warp, int lane) {
@@ -346,10 +377,16 @@ struct Gemm {
 #pragma unroll
       for (int u = 0; u < S::kSlotsUsed; u++) {
         slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
-        barrier_wait(base + kSlotLoaded + (at + u) % kRing * 8, (at + u) / kRing & 1);
+        barrier_wait(base + (P::kLoads ? kSlotLoaded : kSlotEmpty) + (at + u) % kRing * 8,
+                     ((at + u) / kRing & 1) ^ (P::kLoads ? 0 : 1));
       }
-      S::unit(args, here.s, rows_at + i * 64 * P::kRowBytes, columns, state, acc[i], h, i, slot,
-              row + i * 64, here.unit, warp, lane);
+      const u32 its_rows = rows_at + i * 64 * P::kRowBytes;
+      if constexpr (P::kAcross)
+        S::unit(args, here.s, its_rows, heads.of_unit(h, i, lane), columns, state, acc[i], h, i,
+                slot, row + i * 64, here.unit, warp, lane);
+      else
+        S::unit(args, here.s, its_rows, columns, state, acc[i], h, i, slot, row + i * 64, here.unit,
+                warp, lane);
       if (S::kSlotsUsed > 0) {
         proxy_fence();
         __syncwarp();
@@ -419,6 +456,7 @@ struct Gemm {
         barrier_init(base + kSlotWritten + s * 8, 4);
       }
       asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + kProgress) : "memory");
+      if (P::kAcross) HeadSums<P>::init(base + kHeadSums);
       barrier_init_fence();
       proxy_fence();
     }
@@ -432,9 +470,9 @@ struct Gemm {
       give_registers<P::kProducerRegisters>();
       const int warp = shuffle(threadIdx.x / 32, 0), lane = threadIdx.x % 32;
       if (warp == 0) {
-        load_operands(args, base, lane);
+        load_operands(args, base);
       } else if (warp == 1) {
-        load_slots(args, base, lane);
+        if (P::kLoads) load_slots(args, base);
       } else {
         P::side(args, blockIdx.x * 64 + threadIdx.x - 64, gridDim.x * 64);
         store_slots(args, base, warp, lane);

@@ -17,18 +17,30 @@ struct RightTile {
   static constexpr int kResultColumns = P::kTileN / P::kPairs;
   static constexpr int kUnits = kResultColumns / P::kUnitColumns;
 
+  // What a joined tile's units are, found once a tile.
+  struct Units {
+    Unit at[P::kJoined ? kUnits : 1];
+  };
+  static __device__ __forceinline__ Units units(const Arguments& args, const Work& w) {
+    Units found = {};
+    if constexpr (P::kJoined) {
+#pragma unroll
+      for (int i = 0; i < kUnits; i++) found.at[i] = Gemm<P>::unit_of(args, w, i);
+    }
+    return found;
+  }
+
   // The right operand's tile: of a pair, each block brings half of it to both.
-  static __device__ __forceinline__ void load(const Arguments& args, const TensorMap* map, u32 to,
-                                              u32 full, const Work& w, int term, int k) {
-    constexpr bool kBoth = P::kCluster > 1;
+  static __device__ __forceinline__ void load(const Arguments& args, const Units& units,
+                                              const TensorMap* map, u32 to, u32 full, const Work& w,
+                                              int term, int k) {
+    constexpr bool kBoth = P::kCluster > 1 && !P::kAcross;
     const int column = w.n * kResultColumns, half = Gemm<P>::rank();
     if constexpr (P::kJoined) {
 #pragma unroll
-      for (int i = 0; i < kUnits; i++) {
-        const auto at = Gemm<P>::unit_of(args, w, i);
-        load_unit_of_right(P::operands(args, at.s) + term * 2 + 1, to + i * 8192, full, at.unit, k,
-                           args.policy_b);
-      }
+      for (int i = 0; i < kUnits; i++)
+        load_unit_of_right(P::operands(args, units.at[i].s) + term * 2 + 1, to + i * 8192, full,
+                           units.at[i].unit, k, args.policy_b);
     } else if constexpr (P::kMnMajorB) {
 #pragma unroll
       for (int i = 0; i < kResultColumns / 64; i++) {
@@ -41,7 +53,7 @@ struct RightTile {
     } else if constexpr (P::kHeads > 0) {
 #pragma unroll
       for (int i = 0; i < kResultColumns / 64; i++) {
-        const int unit = w.n * kUnits + i, sub = unit % P::kHeads, head = unit / P::kHeads;
+        const unsigned unit = w.n * kUnits + i, sub = unit % P::kHeads, head = unit / P::kHeads;
         if constexpr (kBoth)
           tma_load_head_both(to + i * 8192 + half * 4096, map, full, k * kTileK, half, sub, head,
                              args.policy_b);
@@ -59,8 +71,8 @@ struct RightTile {
 
   // The same of 64 columns.
   static __device__ __forceinline__ void load_unit_of_right(const TensorMap* map, u32 to, u32 full,
-                                                            int unit, int k, u64 policy) {
-    constexpr bool kBoth = P::kCluster > 1;
+                                                            unsigned unit, int k, u64 policy) {
+    constexpr bool kBoth = P::kCluster > 1 && !P::kAcross;
     const int half = Gemm<P>::rank();
     if constexpr (kBoth) to += half * 4096;
     if constexpr (P::kMnMajorB) {
@@ -69,7 +81,7 @@ struct RightTile {
       else
         tma_load(to, map, full, unit * 64, k * kTileK, policy);
     } else if constexpr (P::kHeads > 0) {
-      const int sub = unit % P::kHeads, head = unit / P::kHeads;
+      const unsigned sub = unit % P::kHeads, head = unit / P::kHeads;
       if constexpr (kBoth)
         tma_load_head_both(to, map, full, k * kTileK, half, sub, head, policy);
       else

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "coda/rewrite/nominal.h"
@@ -147,6 +148,26 @@ std::set<Value> residuals(const Program& program, const Needs& needs) {
   return found;
 }
 
+// The product of which `v` takes both elements and a reduction, as a softmax does: until the
+// reduction is known, the product waits in memory.
+std::optional<Value> waiting_product(const Program& program, Value v) {
+  std::set<Value> elements, reduced;
+  const auto collect = [&](auto&& self, Value at, bool below) -> void {
+    if (!(below ? reduced : elements).insert(at).second || program.is_param(at)) return;
+    const Node& node = program.node(at);
+    const OpClass kind = class_of(node.op);
+    if (node.op == Op::product || kind == OpClass::opaque || kind == OpClass::indexed) return;
+    const bool reduces = kind == OpClass::reduce || kind == OpClass::block_reduce;
+    for (const Value arg : node.args) self(self, arg, below || reduces);
+  };
+  collect(collect, v, false);
+  for (const Value at : elements) {
+    if (!program.is_param(at) && program.node(at).op == Op::product && reduced.contains(at))
+      return at;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Value> choose_saved(const Program& joint, const Needs& needs) {
@@ -170,7 +191,11 @@ std::vector<Value> choose_saved(const Program& joint, const Needs& needs) {
     if (needs.recomputed.contains(v)) return kDear;
     // NOTE: computed again, a residual would be computed from the branches of all layers before it.
     if (waiting.contains(v)) return 0.0;
-    return (joint.is_param(v) || anyway.contains(v) ? 1 : 2) * bytes(v);
+    double all = (joint.is_param(v) || anyway.contains(v) ? 1 : 2) * bytes(v);
+    if (!joint.is_param(v) && !needs.forward.contains(v)) {
+      if (const auto product = waiting_product(joint, v)) all += bytes(*product);
+    }
+    return all;
   };
 
   Network network(sink + 1);
