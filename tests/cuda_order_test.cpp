@@ -189,6 +189,7 @@ TEST(TileOrder, HasEveryStepOfEveryTileOnce) {
     options.stacked = draw(0, 1) == 1;
     options.depth = draw(1, i % 3 == 0 ? 256 : 24);
     options.shortest = draw(0, 2) * 4;
+    options.row_bytes = draw(0, 1) << 24;  // too much for L2
     // Side by side the rows are shared, stacked the columns.
     std::vector<TileGrid> spaces(static_cast<std::size_t>(draw(1, 4)),
                                  {draw(1, 40), draw(1, 2000)});
@@ -208,6 +209,21 @@ TEST(TileOrder, HoldsTheLargestGridOfAWord) {
   expect_sound({{kMaxTiles - 1, 3}, {1, 3}}, {.tile_columns = 64, .stacked = true});
   expect_sound({{1, (kMaxTiles - 1) * 64}}, {.tile_columns = 64});
   expect_sound(std::vector<TileGrid>(15, {2, 64}), {.tile_columns = 64});
+}
+
+// What does not fit into L2 is cut at the same places, and read by all at the same time.
+TEST(TileOrder, LongTilesAreCutAlike) {
+  const OrderOptions options = {
+      .narrow = 64, .depth = 2004, .shortest = 16, .row_bytes = 16384, .column_bytes = 24576};
+  const Order order = tile_order({{32, 4096}}, options);
+  std::set<std::uint32_t> cuts;
+  for (const Piece& piece : order.pieces) {
+    if (piece.tile != kNoTile && piece.fix != 0) cuts.insert({piece.first, piece.last});
+  }
+  EXPECT_GT(order.areas, 0);
+  EXPECT_LE(cuts.size(), 9u);
+  // Each worker's share ends no later than a sixth wave of whole tiles would.
+  EXPECT_LT(order.longest, 6 * 192 * 2004);
 }
 
 TEST(TileOrder, OfNothingIsEmpty) {

@@ -109,7 +109,9 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   candidate.order =
       tile_order(grids, {target.processors / shape.cluster, shape.result_columns() * side_by_side,
                          candidate.narrow / shape.pairs, candidate.group, problem.stacked,
-                         problem.steps(), sharing == Sharing::along_k ? kShortestPart : 0});
+                         problem.steps(), sharing == Sharing::along_k ? kShortestPart : 0,
+                         kTileRows * shape.share_right() * kTileDepth * 2,
+                         static_cast<std::int64_t>(shape.columns) * kTileDepth * 2});
   // Narrower tiles read more of the left operand, and pay more often for turns. Pairs read less of
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
   const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;

@@ -47,10 +47,10 @@ std::string space_struct(const GemmPage& page, const SpaceText& space, std::size
   out += "    static constexpr int kSlotsUsed = " + std::to_string(space.slots.size()) + ";\n";
   out += "    struct Columns {\n" + space.column_fields + "    };\n";
   out += "    struct State {\n" + space.state_fields + "    };\n";
-  out += "    template <int kSlot>\n    static __device__ constexpr int bytes() {\n";
+  out += "    static __device__ constexpr int bytes(int slot) {\n";
   for (std::size_t i = 0; i < space.slots.size(); ++i) {
     if (space.slots[i].bytes == 0) continue;
-    out += "      if (kSlot == " + std::to_string(i) + ") return " +
+    out += "      if (slot == " + std::to_string(i) + ") return " +
            std::to_string(space.slots[i].bytes) + ";\n";
   }
   out += "      return 0;\n    }\n";

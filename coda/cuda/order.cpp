@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace coda::cuda {
 namespace {
@@ -11,6 +12,10 @@ constexpr std::uint32_t kPart = 0xffff;  // of Piece::fix: not the owner
 
 // What a part costs in k steps, beside its own: the worker that leaves it, the owner that adds it.
 constexpr std::int64_t kLeave = 4, kAdd = 9;
+
+// Of operands that workers read at places of their own along k.
+constexpr std::int64_t kMostInL2 = 40 << 20;
+constexpr std::int64_t kMostCuts = 8;  // pieces of a tile, where all are cut alike
 
 struct Entry {
   std::uint32_t tile = 0;
@@ -81,6 +86,42 @@ Lists shared(const std::vector<std::int64_t>& load, const std::vector<Entry>& ti
     lists.pieces[w].insert(lists.pieces[w].end(), owners[w].begin(), owners[w].end());
   }
   return lists;
+}
+
+// Every tile in so many equal pieces, those of the same k steps at the same time.
+Lists cut_alike(const std::vector<std::int64_t>& load, const std::vector<Entry>& tiles,
+                std::int64_t count, const OrderOptions& options) {
+  Lists lists{std::vector<std::vector<Piece>>(load.size()), load};
+  for (std::int64_t turn = 1; turn <= count; ++turn) {
+    const std::int64_t at = turn % count;  // owners, who have the first steps, come last
+    for (std::size_t t = 0; t < tiles.size(); ++t) {
+      const std::int64_t first = options.depth * at / count;
+      const std::int64_t last = options.depth * (at + 1) / count;
+      const std::int64_t area =
+          static_cast<std::int64_t>(t) * (count - 1) + std::max<std::int64_t>(at - 1, 0);
+      const std::int64_t parts = at == 0 ? count - 1 : kPart;
+      const auto worker =
+          static_cast<std::size_t>(std::ranges::min_element(lists.load) - lists.load.begin());
+      lists.pieces[worker].push_back({tiles[t].tile, static_cast<std::uint32_t>(first),
+                                      static_cast<std::uint32_t>(last),
+                                      static_cast<std::uint32_t>(parts << 16 | area)});
+      const std::int64_t more = at == 0 ? kAdd * (count - 1) : kLeave;
+      lists.load[worker] += (last - first + more) * tiles[t].cost;
+    }
+  }
+  lists.areas = static_cast<std::int64_t>(tiles.size()) * (count - 1);
+  return lists;
+}
+
+// Bytes of the operands of tiles, each row and column counted once.
+std::int64_t operand_bytes(const std::vector<Entry>& tiles, const OrderOptions& options) {
+  std::set<std::uint32_t> rows, columns;
+  for (const Entry& each : tiles) {
+    rows.insert(each.tile >> 14);
+    columns.insert(each.tile >> 28 << 14 | (each.tile & 0x3fff));
+  }
+  return options.depth * (static_cast<std::int64_t>(rows.size()) * options.row_bytes +
+                          static_cast<std::int64_t>(columns.size()) * options.column_bytes);
 }
 
 }  // namespace
@@ -157,8 +198,14 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
     // An equal share for all, and somewhat more where pieces of the shortest length do not fill it.
     const std::int64_t all = std::accumulate(rest.load.begin(), rest.load.end(), std::int64_t{0});
     const std::int64_t fair = (all + options.workers - 1) / options.workers;
-    for (std::int64_t more = 0; more < options.depth; ++more) {
+    const bool fits = operand_bytes(last, options) <= kMostInL2;
+    for (std::int64_t more = 0; fits && more < options.depth; ++more) {
       Lists tried = shared(load, last, fair + more * options.tile_columns / 2, options);
+      if (tried.longest() < rest.longest()) rest = std::move(tried);
+    }
+    const std::int64_t most = std::min(kMostCuts, options.depth / options.shortest);
+    for (std::int64_t count = 2; !fits && count <= most; ++count) {
+      Lists tried = cut_alike(load, last, count, options);
       if (tried.longest() < rest.longest()) rest = std::move(tried);
     }
   }

@@ -20,6 +20,8 @@ struct OrderOptions {
   bool stacked = false;     // spaces are above one another; else side by side
   std::int64_t depth = 1;   // k steps of a tile
   std::int64_t shortest = 0;  // k steps of a part, if workers may share tiles; 0: they may not
+  // Of the operands of a k step, for a tile row and for a tile column.
+  std::int64_t row_bytes = 0, column_bytes = 0;
 };
 
 // One piece of work, as device/sm90_gemm.cuh reads it.
@@ -34,8 +36,10 @@ inline constexpr std::int64_t kMaxTiles = 1 << 14;  // along rows and along colu
 
 // Piece i·workers + w is worker w's i-th, or none after its last. Tiles go in groups of rows,
 // column by column, so that concurrent ones share operands in L2; in each wave the narrow ones go
-// to the workers with most behind them. What does not fill a last wave is shared out along k
-// (stream-K), or goes to those with least.
+// to the workers with most behind them. What does not fill a last wave is shared out along k, or
+// goes to those with least. Where its operands fit into L2, every worker gets what it lacks
+// (stream-K); where they do not, all tiles are cut at the same places, so that those who work at
+// the same time read the same.
 struct Order {
   std::vector<Piece> pieces;
   std::int64_t longest = 0;                  // columns x k steps of the busiest worker

@@ -16,8 +16,8 @@
 // loader visits slots that nothing fills, and consumers take turns for the epilogue too.
 //
 // What a page gives (all static):
-//   Arguments   the kernel's argument: args.order, works, pace, policy_a, policy_b, …;
-//               areas, flags, token where workers share tiles (kSplit)
+//   Arguments   args.order, works, pace, policy_a, policy_b, …; areas, flags, token where workers
+//               share tiles (kSplit)
 //   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots,
 //   kSlotBytes, kCluster (2: pairs of blocks share B; kAcross: they stand side by side, share A,
 //   and a head may lie in both), kTerms, kPairs (products that share the left operand),
@@ -37,9 +37,9 @@
 //   what
 //               leaves with the tile
 //   side(args, thread, threads)   results without a tile, by the store warps at the start
-//   Space: kSlotsUsed; bytes<slot>() that load<slot>(…) brings, 0: none; store<slot>(…); State;
-//   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit; where
-//   kAcross, head_sum(…) of a unit before all units, leave_head(…) after them
+//   Space: kSlotsUsed; bytes(slot) that load<slot>(…) brings, 0: none; store<slot>(…); State;
+//   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit; if kAcross,
+//   head_sum(…) of a unit before all units, leave_head(…) after them
 #pragma once
 
 #include "fragment_reduce.cuh"
@@ -195,8 +195,8 @@ struct Gemm {
       barrier_wait(base + kSlotEmpty + slot * 8, (use & 1) ^ 1);
       if (elected()) {
         const u32 loaded = base + kSlotLoaded + slot * 8;
-        if constexpr (S::template bytes<kIndex>() > 0) {
-          barrier_expect(loaded, S::template bytes<kIndex>());
+        if constexpr (S::bytes(kIndex) > 0) {
+          barrier_expect(loaded, S::bytes(kIndex));
           S::template load<kIndex>(args, at.s, base + kSlot + slot * P::kSlotBytes, loaded, row,
                                    at.unit);
         } else {
@@ -300,6 +300,11 @@ struct Gemm {
       // one waits for someone who waits.
       if constexpr (P::kSplit)
         if (w.is_part()) SharedTile<P>::leave_part(args, acc, w, me, thread);
+      [[maybe_unused]] HeadSums<P> heads;
+      if constexpr (P::kAcross)
+        if (count > 0)
+          heads.take(args, w, count, acc, base + kHeadSums, rows_at, mine(), head_phase, warp,
+                     lane);
       named_sync(kEpilogueTurn + me, 256);
       if constexpr (P::kSplit)
         if (w.parts > 0) SharedTile<P>::add_parts(args, acc, w, mine(), thread);
@@ -310,11 +315,6 @@ struct Gemm {
       const int steps = P::kSplit ? static_cast<int>(after.k1 - after.k0) : k_count;
       const bool paced = P::kPaced && next < args.works && after.tile != ~0u &&
                          steps * 16 >= static_cast<int>(args.pace) * kUnits * kRowHalves;
-      [[maybe_unused]] HeadSums<P> heads;
-      if constexpr (P::kAcross)
-        if (count > 0)
-          heads.take(args, w, count, acc, base + kHeadSums, rows_at, mine(), head_phase, warp,
-                     lane);
       if constexpr (P::kJoined) {
         unsigned at = position;
 #pragma unroll
@@ -359,6 +359,16 @@ struct Gemm {
       named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
   }
 
+  // Whether a unit waits for its u-th slot itself. Those that nothing fills the loader finds empty
+  // in order: the last of them tells of all.
+  template <class S>
+  static __device__ constexpr bool waits_for(int u) {
+    if (!P::kLoads || S::bytes(u) > 0) return true;
+    for (int later = u + 1; later < S::kSlotsUsed; later++)
+      if (S::bytes(later) == 0) return false;
+    return true;
+  }
+
   // The h-th unit of a tile, in slots from position `at` on. progress: of the next tile's main
   // loop, which it waits for in part; 0: it does not.
   template <class S>
@@ -377,8 +387,9 @@ struct Gemm {
 #pragma unroll
       for (int u = 0; u < S::kSlotsUsed; u++) {
         slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
-        barrier_wait(base + (P::kLoads ? kSlotLoaded : kSlotEmpty) + (at + u) % kRing * 8,
-                     ((at + u) / kRing & 1) ^ (P::kLoads ? 0 : 1));
+        if (waits_for<S>(u))
+          barrier_wait(base + (P::kLoads ? kSlotLoaded : kSlotEmpty) + (at + u) % kRing * 8,
+                       ((at + u) / kRing & 1) ^ (P::kLoads ? 0 : 1));
       }
       const u32 its_rows = rows_at + i * 64 * P::kRowBytes;
       if constexpr (P::kAcross)
