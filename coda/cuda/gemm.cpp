@@ -116,7 +116,10 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
   const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
   const double pair = shape.cluster == 1 ? 1.0 : problem.right().inner_first ? 1.005 : 0.995;
-  candidate.cost = static_cast<double>(candidate.order.longest) / (width * pair * side_by_side);
+  // Of weight gradients: measured, and not understood.
+  const double shared = candidate.order.alike && !problem.left().inner_first ? 1.08 : 1.0;
+  candidate.cost =
+      static_cast<double>(candidate.order.longest) * shared / (width * pair * side_by_side);
   return candidate;
 }
 
@@ -188,7 +191,7 @@ int consumer_registers(const TileShape& shape, int registers, Side side) {
   if (shape.columns < 192 && registers <= 46) return 216;
   if (side == Side::elements && registers <= 20) return 224;
   if (side != Side::empty) return 232;
-  return shape.head != 0 ? 232 : 240;
+  return 240;
 }
 
 Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout> layouts,
@@ -221,8 +224,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   const int left_over = 192 - candidate.shape.columns;
   const bool vectors = std::ranges::any_of(
       page.spaces, [](const SpaceText& space) { return !space.column_fields.empty(); });
-  if (budget == Registers::plenty &&
-      registers > (vectors ? kMostHeld : kMostKept) + left_over / 2) {
+  if (budget == Registers::plenty && registers > (vectors ? kMostHeld : kMostKept) + left_over / 2 +
+                                                     (candidate.shape.across ? 4 : 0)) {
     return plan_of(checked, sizes, layouts, target, problem, candidate, Registers::few);
   }
   if (budget == Registers::few && registers > kMostRegisters + left_over) {

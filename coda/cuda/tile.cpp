@@ -133,7 +133,7 @@ SpaceText TileText::run() {
     throw Refusal{"something is kept until a tile's end, and tiles hold parts of heads"};
   }
   for (const auto& [value, fields] : columns_) {
-    pressure_.hold(8 * static_cast<int>(fields.size()));
+    pressure_.hold(2 * chunks_of(shape_) * static_cast<int>(fields.size()));
   }
   out_.registers = pressure_.held() + pressure_.peak() * 2 / 3;
   return std::move(out_);
