@@ -30,12 +30,10 @@
 //   kJoined     spaces stand side by side, unit after unit, and a tile may hold units of several:
 //               then a tile names no space, unit_at(args, unit) is one and its unit, and
 //               all_columns(args) are those of all spaces
-//   put_rows(args, s, row, first, to)   what the epilogue needs of a row, into its kRowBytes of
-//               shared memory; `first`: in the first column tile, which stores results without
-//               columns
-//   Rows, rows(from)    the same again, of a row and the one 8 below; from kKept on a row keeps
-//   what
-//               leaves with the tile
+//   put_rows(args, s, row, first, to)   what the epilogue needs of a row, into kRowBytes of shared
+//               memory; `first`: in the first column tile, which stores results without columns
+//   Rows, rows(from)    the same, of it and the row 8 below; from kKept on a row keeps what leaves
+//               with the tile
 //   side(args, thread, threads)   results without a tile, by the store warps at the start
 //   Space: kSlotsUsed; bytes(slot) that load<slot>(…) brings, 0: none; store<slot>(…); State;
 //   Columns, columns(…); unit(…), of one row half; finish(…), after a tile's last unit; if kAcross,
