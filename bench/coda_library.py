@@ -40,6 +40,8 @@ class Library:
         c.coda_bench_rewrite.argtypes = [ctypes.c_char_p]
         c.coda_bench_describe.argtypes = c.coda_bench_close.argtypes = [ctypes.c_void_p]
         c.coda_bench_run.argtypes = [ctypes.c_void_p] * 5
+        c.coda_bench_repeat.restype = ctypes.c_double
+        c.coda_bench_repeat.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int]
 
     def error(self):
         return CodaError(self._c.coda_bench_error().decode())
@@ -125,7 +127,16 @@ class Opened:
             if call(handle, pointers, strides, start, stream):
                 raise self._library.error()
 
+        def repeat(times):
+            """Runs it over and over; the host's seconds a run."""
+            seconds = self._library._c.coda_bench_repeat(handle, pointers, strides, start, stream,
+                                                         times)
+            if seconds < 0:
+                raise self._library.error()
+            return seconds
+
         run.keep = (given, scratch, self)
+        run.repeat = repeat
         return run
 
 

@@ -1,4 +1,5 @@
 """Seconds from a text to a finished first run: cold, with an empty cache; warm, in a new process.
+And what a launch costs the host, and whether a CUDA graph of it gives the same bits.
 
 The CUDA context exists before the clock starts, tensors too. The first kernel of a process also
 loads the compiler; it is listed apart.
@@ -12,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-GOALS = {"kernel": 0.8, "layer": 3.0, "warm": 0.020}  # s
+GOALS = {"kernel": 0.8, "layer": 3.0, "warm": 0.020, "launch": 5e-6}  # s
 KERNELS = ("gemm forward", "residual_norm", "norm_swiglu", "swiglu_backward", "norm_backward mlp",
            "norm_rope", "qk_norm_rope", "weight_grad gate, up", "head_forward", "rmsnorm_rows",
            "layernorm_rows", "rope_norm_grad", "adamw_master")
@@ -96,6 +97,68 @@ def measure_compile(elapsed):
                   f"{'  loads the compiler' if row['first'] else ''}", flush=True)
     print(f"{elapsed()} goals: {GOALS['kernel']} s a kernel, {GOALS['layer']} s the layer, "
           f"{1e3 * GOALS['warm']:.0f} ms warm", flush=True)
+    return made
+
+
+def launched(library, case, generator):
+    """The host's seconds a launch, the median of five; whether a captured graph, replayed on other
+    inputs, gives the bits of a plain run."""
+    import torch
+    from check import draw_all
+    text, names = case.source.text(library, case.shape)
+    opened = library.open(text, names[0], case.shape, "cuda")
+    results = [r["name"] for r in opened.results]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        tensors = draw_all([opened], {}, "cuda", generator)
+        run = opened.bind(tensors)
+        run()
+        stream.synchronize()
+        # Few enough that none waits for a place in the queue.
+        seconds = []
+        for _ in range(5):
+            seconds.append(run.repeat(200))
+            stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        run()
+    for name, other in draw_all([opened], {}, "cuda", generator).items():
+        tensors[name].copy_(other)
+    start = {name: tensors[name].clone() for name in results}
+    torch.cuda.synchronize()
+    run()
+    torch.cuda.synchronize()
+    plain = {name: tensors[name].clone() for name in results}
+    for name in results:
+        tensors[name].copy_(start[name])
+    torch.cuda.synchronize()
+    graph.replay()
+    torch.cuda.synchronize()
+    bits = lambda t: t.contiguous().view(-1).view(torch.uint8)
+    same = all(torch.equal(bits(tensors[name]), bits(plain[name])) for name in results)
+    return sorted(seconds)[2], same
+
+
+def measure_launches(elapsed):
+    """{case: {"launch", "graph"}}, printed as it goes."""
+    import torch
+    from cases import Case, program
+    from coda_library import Library
+    library, made = Library(), {}
+    generator = torch.Generator(device="cuda").manual_seed(1)
+    small = (("norm", "residual_norm", {"M": 256, "N": 256, "K": 256}),
+             ("gated", "norm_swiglu", {"M": 256, "K": 256, "F": 256}),
+             ("weight_grad", "weight_grad", {"M": 256, "N": 256, "K": 256}),
+             ("norm", "rmsnorm_rows", {"M": 64, "D": 256}))
+    for file, name, shape in small:
+        case = Case("compile", name, 256, shape, program(file, name), "")
+        seconds, same = launched(library, case, generator)
+        made[name] = {"launch": seconds, "graph": same,
+                      "met": same and seconds <= GOALS["launch"]}
+        print(f"{name:<34} {1e6 * seconds:.2f} us of the host a launch; a CUDA graph of it gives "
+              f"{'the same bits' if same else 'OTHER BITS'}{'' if made[name]['met'] else '  !'}",
+              flush=True)
+    print(f"{elapsed()} goal: {1e6 * GOALS['launch']:.0f} us", flush=True)
     return made
 
 

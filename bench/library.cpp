@@ -186,6 +186,19 @@ std::unique_ptr<Opened> open(const json& request) {
   return opened;
 }
 
+// On the tensors of the last run.
+void launch(Opened& opened, void* scratch, void* stream) {
+  const std::span<std::byte> memory = {static_cast<std::byte*>(scratch), opened.scratch};
+  if (opened.kernel) {
+    opened.kernel->run(opened.params, opened.results, memory, Stream{stream});
+  } else if (opened.executable) {
+    opened.executable->run(opened.params, opened.results, memory, Stream{stream});
+  } else {
+    throw ProgramError("`" + opened.schedule.name + "` was opened without a device",
+                       "open it with \"device\": \"cuda\"");
+  }
+}
+
 // `pointers`: of every parameter, then of every result. `strides`: in elements, of every axis of
 // them in turn; null: all are dense.
 void run(Opened& opened, void* const* pointers, const std::int64_t* strides, void* scratch,
@@ -197,15 +210,7 @@ void run(Opened& opened, void* const* pointers, const std::int64_t* strides, voi
       for (std::int64_t& stride : tensor.strides) stride = *strides++;
     }
   }
-  const std::span<std::byte> memory = {static_cast<std::byte*>(scratch), opened.scratch};
-  if (opened.kernel) {
-    opened.kernel->run(opened.params, opened.results, memory, Stream{stream});
-  } else if (opened.executable) {
-    opened.executable->run(opened.params, opened.results, memory, Stream{stream});
-  } else {
-    throw ProgramError("`" + opened.schedule.name + "` was opened without a device",
-                       "open it with \"device\": \"cuda\"");
-  }
+  launch(opened, scratch, stream);
 }
 
 std::vector<std::string> strings(const json& request, const char* key) {
@@ -284,6 +289,20 @@ CODA_EXPORT int coda_bench_run(void* handle, void* const* pointers, const std::i
   return coda::guarded(1, [&] {
     coda::run(*static_cast<coda::Opened*>(handle), pointers, strides, scratch, stream);
     return 0;
+  });
+}
+
+// The same `times` over on the same tensors, without a pause; the host's seconds a call, negative
+// where it failed.
+CODA_EXPORT double coda_bench_repeat(void* handle, void* const* pointers,
+                                     const std::int64_t* strides, void* scratch, void* stream,
+                                     int times) {
+  return coda::guarded(-1.0, [&] {
+    auto& opened = *static_cast<coda::Opened*>(handle);
+    coda::run(opened, pointers, strides, scratch, stream);
+    const auto start = coda::Clock::now();
+    for (int i = 0; i < times; ++i) coda::launch(opened, scratch, stream);
+    return coda::seconds_since(start) / times;
   });
 }
 

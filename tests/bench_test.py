@@ -467,6 +467,18 @@ def test_candidates_run_in_pairs_after_idling_or_after_work(clock):
     assert sustained.ms == pytest.approx(1.0)
 
 
+def test_repeated_runs_are_runs(library):
+    program = """coda 1
+program count(x: f32[M]) -> (y: +f32[M]) {
+  y += x
+}
+"""
+    run = library.open(program, "count", {"M": 3}, "reference")
+    x, y = torch.ones(3), torch.zeros(3)
+    assert run.bind({"x": x, "y": y}, "cpu").repeat(4) > 0
+    assert y.tolist() == [5.0] * 3  # one beside those that are timed
+
+
 def test_fewer_rounds_of_what_takes_long():
     from protocol import rounds_for
     assert [rounds_for(ms) for ms in (0.2, 2, 8, 50)] == [15, 11, 7, 5]
