@@ -75,6 +75,9 @@ template <class T>
 static void cvta_to_shared_u64(u64& address, const T&) {
   address = kBase;
 }
+static void mul_rn_f32(float& c, float a, float b) {
+  c = a * b;
+}
 static void mov_f32(float& x, float value) {
   x = value;
 }

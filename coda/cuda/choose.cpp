@@ -41,15 +41,22 @@ std::optional<GemmTile> pinned_tile(const Checked& checked, const Sizes& sizes,
   throw ProgramError(std::move(message), "give one of: " + known + kGeneral);
 }
 
-// Of a program without a product: "stream/32x8/4". Tiles of products are none of its business.
+// Of a program without a product: "stream/32x8/4"; nullopt where only these layouts have none such.
+// Tiles of products are none of its business.
 std::optional<StreamTile> pinned_stream(const Checked& checked, const Sizes& sizes,
                                         std::span<const Layout> layouts, const Target& target,
                                         const PlanOptions& options) {
   if (!options.tile.starts_with("stream/")) return std::nullopt;
-  const std::vector<StreamTile> tiles = stream_tiles(checked, sizes, layouts, target);
-  const auto found = std::ranges::find(tiles, options.tile, &StreamTile::text);
-  if (found != tiles.end()) return *found;
+  const auto find = [&](const std::vector<StreamTile>& tiles) -> std::optional<StreamTile> {
+    const auto found = std::ranges::find(tiles, options.tile, &StreamTile::text);
+    return found == tiles.end() ? std::nullopt : std::optional(*found);
+  };
+  if (const auto tile = find(stream_tiles(checked, sizes, layouts, target))) return tile;
   if (options.elsewhere == PlanOptions::Elsewhere::choose) return std::nullopt;
+  const auto dense =
+      canonical_layouts(checked.program(), sizes, dense_layouts(checked.program(), sizes));
+  const std::vector<StreamTile> tiles = stream_tiles(checked, sizes, dense, target);
+  if (find(tiles)) return std::nullopt;
   std::string known;
   for (const StreamTile& tile : tiles) known += tile.text() + ", ";
   throw ProgramError("`" + options.tile + "` is no candidate for " + checked.program().name(),

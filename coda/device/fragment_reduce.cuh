@@ -88,6 +88,12 @@ struct Chunk {
     for (int h = 0; h < 2; h++) x[h][g * 2] = tile.x[h][0], x[h][g * 2 + 1] = tile.x[h][1];
   }
 };
+// A product that is no part of a fused multiply-add.
+__device__ __forceinline__ float rounded_product(float a, float b) {
+  float c;
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
 // A running maximum and the sum of exp(x - maximum).
 struct BlockLogsumexp {
   float largest[2] = {-infinity(), -infinity()}, sum[2] = {};
@@ -118,7 +124,9 @@ struct BlockLogsumexp {
       for (int lanes = 1; lanes <= 2; lanes *= 2) {
         const float other = shuffle_xor(top, lanes), more = shuffle_xor(total, lanes);
         const float both = exact::maximum(top, other), by = shift(both);
-        total = total * CODA_MAPS::exp(top - by) + more * CODA_MAPS::exp(other - by);
+        // NOTE: rounded both, so that all four lanes have the same bits.
+        total = rounded_product(total, CODA_MAPS::exp(top - by)) +
+                rounded_product(more, CODA_MAPS::exp(other - by));
         top = both;
       }
       out.x[h][0] = ::fabsf(top) == infinity() ? top : top + ::logf(total);

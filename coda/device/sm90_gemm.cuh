@@ -223,8 +223,9 @@ struct Gemm {
         barrier_wait(base + kSlotWritten + slot * 8, use & 1);
         S::template store<kIndex>(args, at.s, base + kSlot + slot * P::kSlotBytes, row, at.unit,
                                   lane);
-        if (elected()) barrier_arrive(base + kSlotEmpty + slot * 8);
+        // What all lanes have read.
         __syncwarp();
+        if (elected()) barrier_arrive(base + kSlotEmpty + slot * 8);
       }
       store_unit<S, kIndex + 1>(args, at, base, position, row, warp, lane);
     }
