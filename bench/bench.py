@@ -323,7 +323,7 @@ def main(arguments=None):
     picture = output.with_suffix(".svg")
     try:
         report.roofline(whole, picture)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:  # of compile times alone there is none
         print(f"no roofline: {error}")
     print(f"{elapsed()} {output} {picture}")
     print(report.summary(results))

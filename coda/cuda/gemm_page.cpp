@@ -160,11 +160,16 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kHeads", page.shape.head / 64, "units of a head; 0: units are plain");
   constant("kConsumerRegisters", page.consumer_registers, "");
   constant("kProducerRegisters", 504 - 2 * page.consumer_registers, "");
-  const bool loads = std::ranges::any_of(page.spaces, [](const SpaceText& space) {
-    return std::ranges::any_of(space.slots, [](const SlotUse& slot) { return slot.bytes > 0; });
-  });
+  const auto any_slot = [&](const auto& is) {
+    return std::ranges::any_of(
+        page.spaces, [&](const SpaceText& space) { return std::ranges::any_of(space.slots, is); });
+  };
+  const bool loads = any_slot([](const SlotUse& slot) { return slot.bytes > 0; });
+  const bool drains = any_slot([](const SlotUse& slot) { return !slot.drain.empty(); });
   out += std::string("  static constexpr bool kLoads = ") + (loads ? "true" : "false") +
          ";  // some unit reads what slots bring\n";
+  out += std::string("  static constexpr bool kDrains = ") + (drains ? "true" : "false") +
+         ";  // store warps add up what consumers write\n";
   out += std::string("  static constexpr bool kSplit = ") + (page.split ? "true" : "false") +
          ";  // workers share tiles along k\n";
   out += std::string("  static constexpr bool kJoined = ") + (page.joined ? "true" : "false") +

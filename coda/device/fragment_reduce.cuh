@@ -272,6 +272,7 @@ __device__ __forceinline__ float column_sum(const ColumnChunk& chunk, int lane) 
 // A warp's sums into its part of a slot, as floats in column order: of chunk j, or of a unit.
 __device__ __forceinline__ void put_column_sum(u32 to, int j, float sum, int lane) {
   const int column = (lane >> 4) * 8 + (lane % 4) * 2 + (lane >> 3 & 1);
+  __syncwarp();  // all lanes have read what may have been there
   if ((lane & 4) == 0)
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (j * 16 + column) * 4), "f"(sum) : "memory");
 }

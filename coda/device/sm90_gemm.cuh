@@ -11,7 +11,7 @@
 //   empty    a store warp: the copy engine has read the slot             -> the loader
 //   loaded   the copy engine's bytes, or the loader alone                -> consumers
 //            (where a page loads nothing, `empty` is all that they wait for)
-//   written  four consumer warps                                         -> the store warp
+//   written  four consumer warps, or all of their lanes                  -> the store warp
 // NOTE: parity waits are sound only if every waiter sees every use of a slot in order. So the
 // loader visits slots that nothing fills, and consumers take turns for the epilogue too.
 //
@@ -23,6 +23,8 @@
 //   and a head may lie in both), kTerms, kPairs (products that share the left operand),
 //   kUnitColumns, Operands, kMnMajorA, kMnMajorB, kConsumerRegisters, kProducerRegisters
 //   kLoads      whether any unit reads what slots bring
+//   kDrains     whether store warps read what consumers write: then every lane arrives at
+//               `written`, as racecheck does not see that one speaks for its warp
 //   kHeads      units of a head: 32 columns of its low half and 32 of its high half; 0: plain
 //   operands(args, s)   the maps of space s: for each term the left one, then the right ones
 //   k_tiles(args, term);  columns(args, s), row_count(args, s) of the results of space s
@@ -45,6 +47,7 @@
 #include "ptx_wgmma.cuh"
 #include "sm90_across.cuh"
 #include "sm90_right.cuh"
+#include "sm90_slots.cuh"
 #include "sm90_work.cuh"
 
 namespace coda {
@@ -182,53 +185,16 @@ struct Gemm {
   // ---- warp 1: epilogue slots
   static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base) {
     each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
-      load_unit<decltype(space), 0>(args, at, base, position, row);
+      UnitSlots<P>::template load<decltype(space), 0>(args, at, base, position, row);
     });
-  }
-  template <class S, int kIndex>
-  static __device__ __forceinline__ void load_unit(const Arguments& args, const Unit& at, u32 base,
-                                                   unsigned position, int row) {
-    if constexpr (kIndex < S::kSlotsUsed) {
-      const unsigned slot = (position + kIndex) % kRing, use = (position + kIndex) / kRing;
-      barrier_wait(base + kSlotEmpty + slot * 8, (use & 1) ^ 1);
-      if (elected()) {
-        const u32 loaded = base + kSlotLoaded + slot * 8;
-        if constexpr (S::bytes(kIndex) > 0) {
-          barrier_expect(loaded, S::bytes(kIndex));
-          S::template load<kIndex>(args, at.s, base + kSlot + slot * P::kSlotBytes, loaded, row,
-                                   at.unit);
-        } else {
-          barrier_arrive(loaded);
-        }
-      }
-      __syncwarp();
-      load_unit<S, kIndex + 1>(args, at, base, position, row);
-    }
   }
 
   // ---- warps 2 and 3: finished slots, alternately
   static __device__ __forceinline__ void store_slots(const Arguments& args, u32 base, int warp,
                                                      int lane) {
     each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
-      store_unit<decltype(space), 0>(args, at, base, position, row, warp, lane);
+      UnitSlots<P>::template store<decltype(space), 0>(args, at, base, position, row, warp, lane);
     });
-  }
-  template <class S, int kIndex>
-  static __device__ __forceinline__ void store_unit(const Arguments& args, const Unit& at, u32 base,
-                                                    unsigned position, int row, int warp,
-                                                    int lane) {
-    if constexpr (kIndex < S::kSlotsUsed) {
-      if (((position + kIndex) & 1) == (warp & 1)) {
-        const unsigned slot = (position + kIndex) % kRing, use = (position + kIndex) / kRing;
-        barrier_wait(base + kSlotWritten + slot * 8, use & 1);
-        S::template store<kIndex>(args, at.s, base + kSlot + slot * P::kSlotBytes, row, at.unit,
-                                  lane);
-        // What all lanes have read.
-        __syncwarp();
-        if (elected()) barrier_arrive(base + kSlotEmpty + slot * 8);
-      }
-      store_unit<S, kIndex + 1>(args, at, base, position, row, warp, lane);
-    }
   }
 
   // ---- warpgroups 1 and 2
@@ -358,16 +324,6 @@ struct Gemm {
       named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
   }
 
-  // Whether a unit waits for its u-th slot itself. Those that nothing fills the loader finds empty
-  // in order: the last of them tells of all.
-  template <class S>
-  static __device__ constexpr bool waits_for(int u) {
-    if (!P::kLoads || S::bytes(u) > 0) return true;
-    for (int later = u + 1; later < S::kSlotsUsed; later++)
-      if (S::bytes(later) == 0) return false;
-    return true;
-  }
-
   // The h-th unit of a tile, in slots from position `at` on. progress: of the next tile's main
   // loop, which it waits for in part; 0: it does not.
   template <class S>
@@ -386,7 +342,7 @@ struct Gemm {
 #pragma unroll
       for (int u = 0; u < S::kSlotsUsed; u++) {
         slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
-        if (waits_for<S>(u))
+        if (UnitSlots<P>::template waits_for<S>(u))
           barrier_wait(base + (P::kLoads ? kSlotLoaded : kSlotEmpty) + (at + u) % kRing * 8,
                        ((at + u) / kRing & 1) ^ (P::kLoads ? 0 : 1));
       }
@@ -400,7 +356,7 @@ struct Gemm {
       if (S::kSlotsUsed > 0) {
         proxy_fence();
         __syncwarp();
-        if (lane == 0) {
+        if (P::kDrains || lane == 0) {
 #pragma unroll
           for (int u = 0; u < S::kSlotsUsed; u++)
             barrier_arrive(base + kSlotWritten + (at + u) % kRing * 8);
@@ -463,7 +419,7 @@ struct Gemm {
         barrier_init(base + kFull + s * 8, 1), barrier_init(base + kEmpty + s * 8, P::kCluster);
       for (int s = 0; s < kRing; s++) {
         barrier_init(base + kSlotEmpty + s * 8, 1), barrier_init(base + kSlotLoaded + s * 8, 1);
-        barrier_init(base + kSlotWritten + s * 8, 4);
+        barrier_init(base + kSlotWritten + s * 8, P::kDrains ? 128 : 4);
       }
       asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + kProgress) : "memory");
       if (P::kAcross) HeadSums<P>::init(base + kHeadSums);
