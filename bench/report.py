@@ -39,10 +39,11 @@ def merged(old, new):
     not_run = [label for label in old.get("not_run", [])
                if label not in {row.get("label") for row in rows.values()}]
     not_run += [label for label in new["not_run"] if label not in not_run]
-    compile_times = {**old.get("compile", {}), **new.get("compile", {})}
     whole = {**old, **new, "rows": list(rows.values()), "not_run": not_run}
-    if compile_times:
-        whole["compile"] = compile_times
+    for what in ("compile", "launch"):
+        both = {**old.get(what, {}), **new.get(what, {})}
+        if both:
+            whole[what] = both
     return whole
 
 

@@ -210,11 +210,12 @@ def test_parts_merge_into_one_file(tmp_path):
     path = tmp_path / "results" / "h200.json"
     report.save(file_of(row(m=1), row(m=2), not_run=["gemm M=3", "other"]), path)
     report.save(file_of(row(m=2, sustained=0.9), row(m=3), compile={"a": {"cold": 1}}), path)
-    report.save(file_of(row("rope"), compile={"b": {"cold": 2}}), path)
+    report.save(file_of(row("rope"), compile={"b": {"cold": 2}}, launch={"b": {}}), path)
     whole = json.loads(path.read_text())
     assert [(r["case"], r["shape"]["M"], r["sustained"]) for r in whole["rows"]] == [
         ("gemm", 1, 0.95), ("gemm", 2, 0.9), ("gemm", 3, 0.95), ("rope", 1, 0.95)]
     assert whole["not_run"] == ["other"] and set(whole["compile"]) == {"a", "b"}
+    assert set(whole["launch"]) == {"b"}
     assert [p.name for p in path.parent.iterdir()] == ["h200.json"]
     with pytest.raises(ValueError):
         report.save({**file_of(), "rows": [{"case": "x"}]}, path)

@@ -116,10 +116,7 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
   const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
   const double pair = shape.cluster == 1 ? 1.0 : problem.right().inner_first ? 1.005 : 0.995;
-  // Of weight gradients: measured, and not understood.
-  const double shared = candidate.order.alike && !problem.left().inner_first ? 1.08 : 1.0;
-  candidate.cost =
-      static_cast<double>(candidate.order.longest) * shared / (width * pair * side_by_side);
+  candidate.cost = static_cast<double>(candidate.order.longest) / (width * pair * side_by_side);
   return candidate;
 }
 

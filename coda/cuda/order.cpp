@@ -194,7 +194,6 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
         entry);
   }
   // … or shared, where that ends sooner.
-  bool alike = false;
   if (options.shortest > 0 && !last.empty() && options.depth >= 2 * options.shortest) {
     // An equal share for all, and somewhat more where pieces of the shortest length do not fill it.
     const std::int64_t all = std::accumulate(rest.load.begin(), rest.load.end(), std::int64_t{0});
@@ -207,7 +206,7 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
     const std::int64_t most = std::min(kMostCuts, options.depth / options.shortest);
     for (std::int64_t count = 2; !fits && count <= most; ++count) {
       Lists tried = cut_alike(load, last, count, options);
-      if (tried.longest() < rest.longest()) rest = std::move(tried), alike = true;
+      if (tried.longest() < rest.longest()) rest = std::move(tried);
     }
   }
   for (std::size_t w = 0; w < workers; ++w) {
@@ -217,7 +216,6 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   Order order;
   order.longest = rest.longest();
   order.areas = rest.areas;
-  order.alike = alike;
   std::size_t most = 0;
   for (const auto& list : lists.pieces) most = std::max(most, list.size());
   for (std::size_t i = 0; i < most; ++i) {

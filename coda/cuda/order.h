@@ -44,7 +44,6 @@ struct Order {
   std::vector<Piece> pieces;
   std::int64_t longest = 0;                  // columns x k steps of the busiest worker
   std::int64_t areas = 0;                    // fix-up areas: parts that are not owners
-  bool alike = false;                        // shared tiles are cut at the same places
   std::vector<std::uint32_t> table() const;  // four words a piece
 };
 Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& options);
