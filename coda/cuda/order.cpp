@@ -200,7 +200,9 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
     const std::int64_t fair = (all + options.workers - 1) / options.workers;
     const bool fits = operand_bytes(last, options) <= kMostInL2;
     for (std::int64_t more = 0; fits && more < options.depth; ++more) {
-      Lists tried = shared(load, last, fair + more * options.tile_columns / 2, options);
+      const std::int64_t limit = fair + more * options.tile_columns / 2;
+      if (limit >= rest.longest()) break;  // someone gets as much
+      Lists tried = shared(load, last, limit, options);
       if (tried.longest() < rest.longest()) rest = std::move(tried);
     }
     const std::int64_t most = std::min(kMostCuts, options.depth / options.shortest);
