@@ -34,6 +34,22 @@ static inline float float_of(unsigned bits) {
   __builtin_memcpy(&x, &bits, 4);
   return x;
 }
+// What the GPU approximates, with subnormals as zero.
+static inline float flushed(float x) {
+  return fabsf(x) < 1.17549435e-38f ? copysignf(0.0f, x) : x;
+}
+static inline float exp2_approx(float x) {
+  return flushed(exp2f(x));
+}
+static inline float reciprocal_approx(float x) {
+  return flushed(1 / flushed(x));
+}
+static inline float sqrt_approx(float x) {
+  return sqrtf(x);
+}
+static inline float rsqrt_approx(float x) {
+  return rsqrtf(x);
+}
 static inline float minimum_nan(float a, float b) {
   return a != a || a < b ? a : b;
 }

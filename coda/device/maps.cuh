@@ -362,8 +362,6 @@ using exact::where;
 // Near 1 the approximate logarithm has no digits.
 using exact::log;
 
-#ifndef CODA_HOST
-
 CODA_MAP(exp, float, exp2_approx(x * 1.4426950408889634f))
 CODA_MAP(sqrt, float, sqrt_approx(x))
 CODA_MAP(rsqrt, float, rsqrt_approx(x))
@@ -401,18 +399,6 @@ __device__ __forceinline__ float erf(float x) {
 }
 // NOTE: of a denominator above 2^126 the reciprocal is 0.
 CODA_MAP2(div, float, float, a* reciprocal_approx(b))
-
-#else
-
-using exact::div;
-using exact::erf;
-using exact::exp;
-using exact::rsqrt;
-using exact::sigmoid;
-using exact::sqrt;
-using exact::tanh;
-
-#endif
 
 }  // namespace fast
 
