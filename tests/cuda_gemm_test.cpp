@@ -250,6 +250,14 @@ TEST(CudaGemm, EveryWayThroughTheKernelIsRight) {
   jobs.run();
 }
 
+// A candidate by its number, on four processors.
+GemmTile tile_of(const Program& program, const Sizes& sizes, std::size_t tile) {
+  std::vector<std::string> reasons;
+  const Sizes bound = bind_sizes(program, sizes);
+  return gemm_tiles(check(program), bound, dense_layouts(program, bound), {.processors = 4},
+                    reasons)[tile];
+}
+
 // Workers share the last tiles along k: the parts meet in memory.
 TEST(CudaGemm, SharedTilesAreRight) {
   Jobs jobs;
@@ -258,13 +266,50 @@ TEST(CudaGemm, SharedTilesAreRight) {
   const Program stacked = program_of(
       "program p(a: bf16[M, N], b: bf16[M, L], x: bf16[M, K]) -> (da: +f32[N, K], db: +f32[L, K]) "
       "{\n  da += a @ x\n  db += b @ x\n}");
-  const auto all = [](std::size_t tile, std::size_t) {
-    return everything || tile < 2;
+  const auto add = [&](const Program& program, const Sizes& sizes, int processors) {
+    const Checked checked = check(program);
+    const Sizes bound = bind_sizes(program, sizes);
+    const std::vector<Layout> layouts = dense_layouts(program, bound);
+    std::vector<std::string> reasons;
+    const auto tiles = gemm_tiles(checked, bound, layouts, {.processors = processors}, reasons);
+    jobs.add("shared", program, sizes, processors, [&](std::size_t tile, std::size_t) {
+      const auto plan =
+          plan_gemm(checked, bound, layouts, {.processors = processors}, &tiles[tile], reasons);
+      const bool chosen = everything || tiles[tile].columns == 192 || tiles[tile].rows == 256;
+      return chosen && plan && plan->workspace > 0;
+    });
   };
-  EXPECT_TRUE(jobs.add("plain", plain, {{"M", 130}, {"N", 200}, {"K", 1104}}, 4, all));
-  EXPECT_TRUE(jobs.add("plain", plain, {{"M", 500}, {"N", 200}, {"K", 600}}, 6, all));
-  EXPECT_TRUE(
-      jobs.add("stacked", stacked, {{"M", 900}, {"N", 136}, {"L", 64}, {"K", 200}}, 4, all));
+  add(plain, {{"M", 130}, {"N", 200}, {"K", 6400}}, 6);
+  add(plain, {{"M", 390}, {"N", 200}, {"K", 6400}}, 5);
+  add(stacked, {{"M", 6400}, {"N", 264}, {"L", 136}, {"K", 200}}, 6);
+  EXPECT_GE(jobs.size(), 5u);  // single blocks, pairs, both consumers
+  jobs.run();
+}
+
+// Both consumers work on a tile of 256 rows: each with its half of the ring, its rows, its parts.
+TEST(CudaGemm, BothConsumersOfATileAreRight) {
+  Jobs jobs;
+  const auto add = [&](const std::string& text, const Sizes& sizes) {
+    const Program program = program_of(text);
+    EXPECT_TRUE(jobs.add("together", program, sizes, 4, [&](std::size_t tile, std::size_t) {
+      return tile_of(program, sizes, tile).rows == 256;
+    })) << text;
+  };
+  add("program p(x: bf16[M, K], w: bf16[N, K]) -> (y: f32[M, N]) {\n  y = x @ w\n}",
+      {{"M", 700}, {"N", 300}, {"K", 1000}});
+  add("program p(z: bf16[M, N], x: bf16[M, K]) -> (w: +f32[N, K]) {\n  w += z @ x\n}",
+      {{"M", 600}, {"N", 264}, {"K", 328}});
+  add("program p(z: bf16[M, N], w: bf16[N, K]) -> (x: bf16[M, K]) {\n  x = z @ w\n}",
+      {{"M", 1000}, {"N", 136}, {"K", 200}});
+  add("program p(x: bf16[M, K], w: bf16[N, K], ss: f32[M, blocks(K)], h: bf16[M, N], g: bf16[N])\n"
+      "    -> (y: bf16[M, N], a: f32[M, blocks(N)], c: f32[blocks(M), N], r: f32[M]) {\n"
+      "  r = rsqrt(sum(ss, blocks(K)) + 1)\n  z = x @ w * r + h\n  y = z * g\n"
+      "  a = block_sum(z * z, N)\n  c = block_sum(z * h, M)\n}",
+      {{"M", 450}, {"N", 200}, {"K", 136}});
+  add("program p(x: bf16[M, K], w: bf16[N, K], t: i64[M]) -> (hit: f32[M], l: f32[M, blocks(N)]) "
+      "{\n"
+      "  z = x @ w\n  hit = pick(z, t)\n  l = block_logsumexp(z, N)\n}",
+      {{"M", 300}, {"N", 328}, {"K", 72}});
   jobs.run();
 }
 
@@ -285,16 +330,9 @@ TEST(CudaGemm, HeadsAcrossTilesAreRight) {
       "  z = r * (x @ w)\n  n = rsqrt(sum(z * z, E) / size(E) + eps)\n"
       "  a, b = split(z * n * g, E: E/2, E/2)\n  q = join(E: a * c - b * s, b * c + a * s)\n"
       "  t = x @ u\n  k = t * rsqrt(sum(t * t, E) / size(E) + eps)\n  y = x @ v\n}");
-  const auto across = [](const Program& program, const Sizes& sizes, std::size_t tile) {
-    std::vector<std::string> reasons;
-    const Sizes bound = bind_sizes(program, sizes);
-    return gemm_tiles(check(program), bound, dense_layouts(program, bound), {.processors = 4},
-                      reasons)[tile]
-        .across;
-  };
   const auto add = [&](const Program& program, const Sizes& sizes) {
     EXPECT_TRUE(jobs.add("heads", program, sizes, 4, [&](std::size_t tile, std::size_t) {
-      return everything || across(program, sizes, tile);
+      return everything || tile_of(program, sizes, tile).across;
     })) << testing::text_of(sizes);
   };
   for (const std::int64_t heads : {1, 2, 3, 4, 7}) {

@@ -29,7 +29,7 @@ constexpr std::int64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12F000
 
 std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, int cluster,
                                        std::string& why) {
-  TileShape shape{columns, problem.pairs, 64, problem.head, problem.group, cluster, false};
+  TileShape shape{columns, problem.pairs, 64, problem.head, problem.group, cluster, false, false};
   if (columns % (32 * problem.pairs) != 0) {
     why = "paired products need a multiple of 32 columns each";
     return std::nullopt;
@@ -61,7 +61,17 @@ std::optional<TileShape> shape_across(const Problem& problem, const Target& targ
       target.processors < 2) {
     return std::nullopt;
   }
-  return TileShape{192, 1, 64, problem.head, problem.group, 2, true};
+  return TileShape{192, 1, 64, problem.head, problem.group, 2, true, false};
+}
+
+// A tile of both consumers.
+std::optional<TileShape> shape_together(const Problem& problem) {
+  if (problem.pairs != 1 || problem.joined || problem.head != 0 || problem.group != 0 ||
+      std::ranges::any_of(problem.places,
+                          [](const Region& places) { return places.rows() <= kTileRows; })) {
+    return std::nullopt;
+  }
+  return TileShape{128, 1, 64, 0, 0, 1, false, true};
 }
 
 struct Candidate {
@@ -74,8 +84,8 @@ struct Candidate {
 };
 
 GemmTile tile_of(const Candidate& candidate) {
-  return {static_cast<int>(kTileRows), candidate.shape.columns, candidate.shape.cluster,
-          candidate.whole, candidate.shape.across};
+  return {static_cast<int>(kTileRows) * candidate.shape.consumers(), candidate.shape.columns,
+          candidate.shape.cluster, candidate.whole, candidate.shape.across};
 }
 
 bool joined(const Problem& problem, const TileShape& shape) {
@@ -89,7 +99,7 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   Candidate candidate{shape};
   std::vector<TileGrid> grids;
   for (const Region& places : problem.places) {
-    const std::int64_t rows = kTileRows * shape.share_right();
+    const std::int64_t rows = kTileRows * shape.share_right() * shape.consumers();
     const TileGrid grid{(places.rows() + rows - 1) / rows, places.columns()};
     if (joined(problem, shape) && !grids.empty()) {
       grids[0].columns += grid.columns;
@@ -104,19 +114,24 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
       candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
     }
   }
-  candidate.group = (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.share_right();
+  candidate.group =
+      (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.share_right() / shape.consumers();
   const int side_by_side = shape.across ? 2 : 1;
   candidate.order =
       tile_order(grids, {target.processors / shape.cluster, shape.result_columns() * side_by_side,
                          candidate.narrow / shape.pairs, candidate.group, problem.stacked,
                          problem.steps(), sharing == Sharing::along_k ? kShortestPart : 0,
-                         kTileRows * shape.share_right() * kTileDepth * 2,
+                         kTileRows * shape.share_right() * shape.consumers() * kTileDepth * 2,
                          static_cast<std::int64_t>(shape.columns) * kTileDepth * 2});
   // Narrower tiles read more of the left operand, and pay more often for turns. Pairs read less of
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
   const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
+  // Epilogues of both consumers at once: nothing covers them. NOTE: not measured yet; so it is
+  // never the first choice.
+  const double together = shape.together ? 2.4 : 1.0;
   const double pair = shape.cluster == 1 ? 1.0 : problem.right().inner_first ? 1.005 : 0.995;
-  candidate.cost = static_cast<double>(candidate.order.longest) / (width * pair * side_by_side);
+  candidate.cost =
+      static_cast<double>(candidate.order.longest) * together / (width * pair * side_by_side);
   return candidate;
 }
 
@@ -144,6 +159,9 @@ std::vector<Candidate> candidates_of(const Problem& problem, const Target& targe
   }
   if (const auto shape = shape_across(problem, target)) {
     candidates.push_back(candidate_of(problem, *shape, target, Sharing::none));
+  }
+  if (const auto shape = shape_together(problem)) {
+    candidates.push_back(candidate_of(problem, *shape, target, Sharing::along_k));
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::cost);
   return candidates;
@@ -247,12 +265,13 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   page.slot_bytes = bytes;
   const std::int64_t depth = problem.steps();
   // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
-  page.paced = streams && depth <= 40;
+  page.paced = streams && depth <= 40 && !candidate.shape.together;
   page.consumer_registers = consumer_registers(candidate.shape, registers,
                                                rows.side().empty()    ? Side::empty
                                                : rows.has_deep_side() ? Side::elements
                                                                       : Side::sums);
-  const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
+  const int consumers = candidate.shape.consumers();
+  const std::int64_t stage = (kTileRows * consumers + candidate.shape.columns) * kTileDepth * 2;
   page.stages =
       static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 4096) / stage));
   const std::int64_t row_bytes =
@@ -260,10 +279,11 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   constexpr std::int64_t kStageBarriers = 16, kSlotBarriers = 24, kProgress = 16;
   const std::int64_t left =
       target.shared - page.stages * (stage + kStageBarriers) - kProgress - row_bytes;
-  page.slots = static_cast<int>(
-      std::min<std::int64_t>(16, left / (page.slot_bytes + kSlotBarriers)) / 2 * 2);
-  if (!any) page.slots = 2, page.slot_bytes = 1024;
-  if (static_cast<std::int64_t>(most) > page.slots) {
+  page.slots =
+      static_cast<int>(std::min<std::int64_t>(16, left / (page.slot_bytes + kSlotBarriers)) /
+                       (2 * consumers) * (2 * consumers));
+  if (!any) page.slots = 2 * consumers, page.slot_bytes = 1024;
+  if (static_cast<std::int64_t>(most) > page.slots / consumers) {
     throw Refusal{"a unit needs " + std::to_string(most) +
                   " slots of shared memory, and there are " + std::to_string(page.slots)};
   }
@@ -313,7 +333,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   arguments.number("policy_in", kEvictFirst);
   arguments.number("policy_out", kEvictFirst);
 
-  const std::int64_t areas = candidate.order.areas * candidate.shape.cluster;
+  const std::int64_t areas = candidate.order.areas * candidate.shape.cluster * consumers;
   const std::int64_t area_bytes = kTileRows * candidate.shape.columns * 4;
   page.split = areas > 0;
   if (page.split) {

@@ -154,6 +154,9 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
       std::string("  static constexpr bool kAcross = ") +
       (page.shape.across ? "true;  // and heads that lie in both" : "false;  // heads lie in two") +
       "\n";
+  out += std::string("  static constexpr bool kTogether = ") +
+         (page.shape.together ? "true" : "false") +
+         ";  // both consumers work on a tile of 256 rows\n";
   constant("kTerms", page.terms, "products that are added up");
   constant("kPairs", page.shape.pairs, "products that share the left operand");
   constant("kUnitColumns", page.shape.unit, "of results in a unit");

@@ -16,11 +16,17 @@ struct UnitSlots {
   using Arguments = typename P::Arguments;
   using G = Gemm<P>;
 
+  // The slot at a position of one of the rings.
+  static __device__ __forceinline__ unsigned slot_of(int ring, unsigned position) {
+    return ring * G::kOwnRing + position % G::kOwnRing;
+  }
+
   template <class S, int kIndex>
   static __device__ __forceinline__ void load(const Arguments& args, const Unit& at, u32 base,
-                                              unsigned position, int row) {
+                                              int ring, unsigned position, int row) {
     if constexpr (kIndex < S::kSlotsUsed) {
-      const unsigned slot = (position + kIndex) % G::kRing, use = (position + kIndex) / G::kRing;
+      const unsigned slot = slot_of(ring, position + kIndex);
+      const unsigned use = (position + kIndex) / G::kOwnRing;
       barrier_wait(base + G::kSlotEmpty + slot * 8, (use & 1) ^ 1);
       if (elected()) {
         const u32 loaded = base + G::kSlotLoaded + slot * 8;
@@ -33,16 +39,18 @@ struct UnitSlots {
         }
       }
       __syncwarp();
-      load<S, kIndex + 1>(args, at, base, position, row);
+      load<S, kIndex + 1>(args, at, base, ring, position, row);
     }
   }
 
   template <class S, int kIndex>
   static __device__ __forceinline__ void store(const Arguments& args, const Unit& at, u32 base,
-                                               unsigned position, int row, int warp, int lane) {
+                                               int ring, unsigned position, int row, int warp,
+                                               int lane) {
     if constexpr (kIndex < S::kSlotsUsed) {
       if (((position + kIndex) & 1) == (warp & 1)) {
-        const unsigned slot = (position + kIndex) % G::kRing, use = (position + kIndex) / G::kRing;
+        const unsigned slot = slot_of(ring, position + kIndex);
+        const unsigned use = (position + kIndex) / G::kOwnRing;
         barrier_wait(base + G::kSlotWritten + slot * 8, use & 1);
         S::template store<kIndex>(args, at.s, base + G::kSlot + slot * P::kSlotBytes, row, at.unit,
                                   lane);
@@ -50,7 +58,7 @@ struct UnitSlots {
         __syncwarp();
         if (elected()) barrier_arrive(base + G::kSlotEmpty + slot * 8);
       }
-      store<S, kIndex + 1>(args, at, base, position, row, warp, lane);
+      store<S, kIndex + 1>(args, at, base, ring, position, row, warp, lane);
     }
   }
 
