@@ -15,10 +15,11 @@ namespace coda::cuda {
 struct GemmTile {
   int rows = 128;
   int columns = 192;
-  int cluster = 1;           // 2: pairs of blocks share an operand
-  bool whole = false;        // no tile is shared along k: bits are those of every other whole tile
-  bool across = false;       // the pair stands side by side, with heads across both
-  std::string text() const;  // "128x192", "128x192x2", "128x192x2-whole", "128x192x2-across", "256x128"
+  int cluster = 1;      // 2: pairs of blocks share an operand
+  bool whole = false;   // no tile is shared along k: bits are those of every other whole tile
+  bool across = false;  // the pair stands side by side, with heads across both
+  // "128x192", "128x192x2", "128x192x2-whole", "128x192x2-across", "256x128"
+  std::string text() const;
   bool operator==(const GemmTile&) const = default;
 };
 
