@@ -217,6 +217,11 @@ const std::vector<Text> kTexts = {
      "  a, b = split(x @ w, E: E/2, E/2)\n  q = join(E: a * c - b * s, b * c + a * s)\n}",
      {"D 8"},
      {{"S", 64}, {"B", 3}, {"H", 5}, {"E", 64}}},
+    // A softmax over each head, of a tile that holds it whole.
+    {"program p(x: bf16[M, K], w: bf16[H*E, K]) -> (y: bf16[M, H*E]) {\n"
+     "  z = x @ w\n  e = exp(z - max(z, E))\n  y = e / sum(e, E)\n}",
+     {"M 1", "K 8"},
+     {{"H", 3}, {"E", 128}}},
     // Statistics of blocks of both kinds, a statistic of an input, a pick.
     {"program p(x: bf16[M, K], w: bf16[N, K], ss: f32[M, blocks(K)], h: bf16[M, N])\n"
      "    -> (a: f32[M, blocks(N)], b: f32[M, blocks(N)], c: f32[blocks(M), N], r: f32[M]) {\n"

@@ -157,7 +157,7 @@ TileText::Held TileText::lower_group_reduce(Value value) {
     group_code_ += comment(value) + "        Row " + name + ";\n" +
                    "#pragma unroll\n        for (int part = 0; part < " +
                    std::to_string(group_units()) + "; part++) {\n" + all + "        " + name +
-                   " = part == 0 ? " + finished + " : " + (sums ? "add(" : "max(") + name + ", " +
+                   " = part == 0 ? " + finished + " : " + (sums ? "add(" : "maximum(") + name + ", " +
                    finished + ");\n        }\n";
   } else {
     group_code_ += comment(value) + all + "        const Row " + name + " = " + finished + ";\n";

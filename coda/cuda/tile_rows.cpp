@@ -53,7 +53,8 @@ RowsText::RowsText(const Checked& checked, std::span<const Layout> layouts, Argu
       tiles_(tiles) {
   emitter_.open("");
   // Rows past the last one repeat it.
-  emitter_.line("const long long row = exact::minimum(this_row * 1LL, count - 1);");
+  emitter_.line(
+      "const long long row = exact::minimum(static_cast<long long>(this_row), count - 1);");
 }
 
 std::string RowsText::row_step(int tensor, Value value, std::span<const std::int64_t> strides,
