@@ -70,6 +70,20 @@ TEST(HeadInChunks, IsTheHead) {
   }
 }
 
+// To keep the softmax forward would have to write the logits, read them and write it.
+TEST(KeptHead, ForwardKeepsLogitsAndNoSoftmax) {
+  const Program block = parse(
+                            "coda 1\n\nuse \"prelude.coda\"\n\n"
+                            "block b(x: bf16[M, K], w: bf16[V, K], target: i64[M], ignore: i64)\n"
+                            "    -> (loss: f32) {\n"
+                            "  loss = sum(cross_entropy(x @ w, target, ignore), M)\n}\n",
+                            "kept.coda")
+                            .find("b");
+  const std::vector<std::string> saved = rewrite(block, {.wrt = {"x", "w"}}).saved;
+  EXPECT_EQ(std::ranges::count(saved, "product"), 1) << ::testing::PrintToString(saved);
+  EXPECT_EQ(std::ranges::count(saved, "exp"), 0) << ::testing::PrintToString(saved);
+}
+
 TEST(HeadInChunks, IsTheHeadOnTheCpu) {
   for (const char* name : {"head", "head_full"}) {
     const Program block = retype(head_block(name), DType::bf16, DType::f32);

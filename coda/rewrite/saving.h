@@ -23,7 +23,7 @@ struct Needs {
 // parameters, maps and layout give all that is needed. Products, reductions, indexed and opaque ops
 // that need no upstream gradient run in the forward, once. A value that the forward stores anyway
 // (an operand of its products and calls, a result of it) costs half of one that it would store only
-// for this.
+// for this; one that waits for a whole row of a product, as a softmax does, costs the product too.
 std::vector<Value> choose_saved(const Program& joint, const Needs& needs);
 
 }  // namespace coda
