@@ -71,7 +71,8 @@ export coda CODA_BENCH_LIBRARY=${coda%/*}/libcoda_bench.so
 
 # What the sanitizers see, in words: TMA and plain loads, one and several products, sums along K,
 # columns of several tensors, heads, heads that lie in two blocks, tiles of both consumers, row and
-# column blocks, pick, accumulation, streams of each kind, the predicated path (odd sizes), attention.
+# column blocks, pick, accumulation, streams of each kind, the predicated path (odd sizes),
+# attention. Files of programs/ or tests/golden/.
 readonly sample=(
   "linear.coda linear M=200 N=328 K=136"
   "linear.coda linear M=65 N=129 K=63"
@@ -86,7 +87,7 @@ readonly sample=(
   "rope.coda norm_rope_adjacent B=2 S=32 D=64 H=4 G=2 E=16"
   "rope.coda norm_rope_partial B=2 S=32 D=64 H=4 G=2 E=16 R=8"
   "rope.coda rope_norm_grad B=2 S=32 H=4 G=2 E=16"
-  "../tests/golden/qwen3.layer.training.coda layer_2_z_wq B=2 S=64 D=392 H=4 G=2 E=128 --tile 128x192x2-across"
+  "qwen3.layer.training.coda layer_2_z_wq B=2 S=64 D=392 H=4 G=2 --tile 128x192x2-across"
   "weight_grad.coda weight_grad M=200 N=136 K=72"
   "weight_grad.coda weight_grad M=600 N=264 K=328 --tile 256x128"
   "weight_grad.coda weight_grad_norm M=130 D=136 K=72"
@@ -105,11 +106,12 @@ readonly sample=(
 
 # sanitize_one TOOL FILE PROGRAM SIZES…: silent where all is well.
 sanitize_one() {
-  local tool=$1 file=$2 program=$3 log
+  local tool=$1 file=programs/$2 program=$3 log
+  [[ -e $file ]] || file=tests/golden/$2
   shift 3
   log="$OUT/sanitize-$tool-$program-${*//[^A-Za-z0-9]/}.log"
   if timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-    "$coda" verify "programs/$file" --program "$program" --device cuda --seeds 1 \
+    "$coda" verify "$file" --program "$program" --device cuda --seeds 1 \
     --size "$@" >"$log" 2>&1; then
     rm -f "$log"
     printf 'clean %s\n' "$tool" >>"$OUT/sanitize.txt"

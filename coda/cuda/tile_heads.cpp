@@ -150,6 +150,7 @@ TileText::Held TileText::lower_group_reduce(Value value) {
                           chunk_column(shape_, several ? "(unit + part)" : "unit") + ";\n" + chunk +
                           "        }\n        }\n";
   const std::string finished = name + "_all.finish()";
+  const std::string both = sums ? "add(" : "maximum(";
   if (shape_.across) {
     out_.head_sum = comment(value) + all + "        sum = " + finished + ";\n";
     group_code_ += comment(value) + "        const Row " + name + " = head_sum;\n";
@@ -157,8 +158,8 @@ TileText::Held TileText::lower_group_reduce(Value value) {
     group_code_ += comment(value) + "        Row " + name + ";\n" +
                    "#pragma unroll\n        for (int part = 0; part < " +
                    std::to_string(group_units()) + "; part++) {\n" + all + "        " + name +
-                   " = part == 0 ? " + finished + " : " + (sums ? "add(" : "maximum(") + name + ", " +
-                   finished + ");\n        }\n";
+                   " = part == 0 ? " + finished + " : " + both + name + ", " + finished +
+                   ");\n        }\n";
   } else {
     group_code_ += comment(value) + all + "        const Row " + name + " = " + finished + ";\n";
   }
