@@ -19,48 +19,49 @@ namespace {
 constexpr std::int64_t kEnoughAlignment = 16;  // bytes
 constexpr const char* kGeneral = "general";
 
-// The candidate of that text; nullopt, with reasons, where only these layouts have none such.
-std::optional<GemmTile> pinned_tile(const Checked& checked, const Sizes& sizes,
-                                    std::span<const Layout> layouts, const Target& target,
-                                    const PlanOptions& options, std::vector<std::string>& reasons) {
-  const auto find = [&](const std::vector<GemmTile>& tiles) -> std::optional<GemmTile> {
-    const auto found = std::ranges::find(tiles, options.tile, &GemmTile::text);
+// The candidate of that text; nullopt where only these layouts have none such. `tiles_of`: the
+// candidates for some layouts; it says why others are none.
+template <class Tile, class TilesOf>
+std::optional<Tile> pinned(const Checked& checked, const Sizes& sizes,
+                           std::span<const Layout> layouts, const PlanOptions& options,
+                           std::vector<std::string>& reasons, TilesOf tiles_of) {
+  const auto find = [&](const std::vector<Tile>& tiles) -> std::optional<Tile> {
+    const auto found = std::ranges::find(tiles, options.tile, &Tile::text);
     return found == tiles.end() ? std::nullopt : std::optional(*found);
   };
-  if (const auto tile = find(gemm_tiles(checked, sizes, layouts, target, reasons))) return tile;
+  if (const auto tile = find(tiles_of(layouts, reasons))) return tile;
   if (options.elsewhere == PlanOptions::Elsewhere::choose) return std::nullopt;
   const auto dense =
       canonical_layouts(checked.program(), sizes, dense_layouts(checked.program(), sizes));
   std::vector<std::string> why;
-  const std::vector<GemmTile> tiles = gemm_tiles(checked, sizes, dense, target, why);
+  const std::vector<Tile> tiles = tiles_of(dense, why);
   if (find(tiles)) return std::nullopt;
   std::string known;
-  for (const GemmTile& tile : tiles) known += tile.text() + ", ";
+  for (const Tile& tile : tiles) known += tile.text() + ", ";
   std::string message = "`" + options.tile + "` is no candidate for " + checked.program().name();
   for (const std::string& each : why) message += "; " + each;
   throw ProgramError(std::move(message), "give one of: " + known + kGeneral);
 }
 
-// Of a program without a product: "stream/32x8/4"; nullopt where only these layouts have none such.
-// Tiles of products are none of its business.
+std::optional<GemmTile> pinned_tile(const Checked& checked, const Sizes& sizes,
+                                    std::span<const Layout> layouts, const Target& target,
+                                    const PlanOptions& options, std::vector<std::string>& reasons) {
+  return pinned<GemmTile>(checked, sizes, layouts, options, reasons,
+                          [&](std::span<const Layout> of, std::vector<std::string>& why) {
+                            return gemm_tiles(checked, sizes, of, target, why);
+                          });
+}
+
+// Of a program without a product: "stream/32x8/4". Tiles of products are none of its business.
 std::optional<StreamTile> pinned_stream(const Checked& checked, const Sizes& sizes,
                                         std::span<const Layout> layouts, const Target& target,
                                         const PlanOptions& options) {
   if (!options.tile.starts_with("stream/")) return std::nullopt;
-  const auto find = [&](const std::vector<StreamTile>& tiles) -> std::optional<StreamTile> {
-    const auto found = std::ranges::find(tiles, options.tile, &StreamTile::text);
-    return found == tiles.end() ? std::nullopt : std::optional(*found);
-  };
-  if (const auto tile = find(stream_tiles(checked, sizes, layouts, target))) return tile;
-  if (options.elsewhere == PlanOptions::Elsewhere::choose) return std::nullopt;
-  const auto dense =
-      canonical_layouts(checked.program(), sizes, dense_layouts(checked.program(), sizes));
-  const std::vector<StreamTile> tiles = stream_tiles(checked, sizes, dense, target);
-  if (find(tiles)) return std::nullopt;
-  std::string known;
-  for (const StreamTile& tile : tiles) known += tile.text() + ", ";
-  throw ProgramError("`" + options.tile + "` is no candidate for " + checked.program().name(),
-                     "give one of: " + known + kGeneral);
+  std::vector<std::string> reasons;
+  return pinned<StreamTile>(checked, sizes, layouts, options, reasons,
+                            [&](std::span<const Layout> of, std::vector<std::string>&) {
+                              return stream_tiles(checked, sizes, of, target);
+                            });
 }
 
 // What was measured to be fastest; nullopt where nothing was, or it is no candidate any more.

@@ -29,7 +29,11 @@ constexpr std::int64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12F000
 
 std::optional<TileShape> shape_of_tile(const Problem& problem, int columns, int cluster,
                                        std::string& why) {
-  TileShape shape{columns, problem.pairs, 64, problem.head, problem.group, cluster, false, false};
+  TileShape shape{.columns = columns,
+                  .pairs = problem.pairs,
+                  .head = problem.head,
+                  .group = problem.group,
+                  .cluster = cluster};
   if (columns % (32 * problem.pairs) != 0) {
     why = "paired products need a multiple of 32 columns each";
     return std::nullopt;
@@ -61,7 +65,8 @@ std::optional<TileShape> shape_across(const Problem& problem, const Target& targ
       target.processors < 2) {
     return std::nullopt;
   }
-  return TileShape{192, 1, 64, problem.head, problem.group, 2, true, false};
+  return TileShape{
+      .columns = 192, .head = problem.head, .group = problem.group, .cluster = 2, .across = true};
 }
 
 // A tile of both consumers.
@@ -71,7 +76,7 @@ std::optional<TileShape> shape_together(const Problem& problem) {
                           [](const Region& places) { return places.rows() <= kTileRows; })) {
     return std::nullopt;
   }
-  return TileShape{128, 1, 64, 0, 0, 1, false, true};
+  return TileShape{.columns = 128, .together = true};
 }
 
 struct Candidate {

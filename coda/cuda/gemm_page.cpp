@@ -142,6 +142,10 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
     out += "  static constexpr int " + name + " = " + std::to_string(value) + ";" +
            (why.empty() ? "" : "  // " + why) + "\n";
   };
+  const auto flag = [&](const std::string& name, bool value, const std::string& why) {
+    out += "  static constexpr bool " + name + " = " + (value ? "true" : "false") + ";  // " + why +
+           "\n";
+  };
   constant("kTileN", page.shape.columns, "accumulator columns of a tile of 128 rows");
   constant("kNarrow", page.narrow, "of a last column tile; 0: none is narrower");
   constant("kStages", page.stages, "of operands, 64 of k each");
@@ -150,13 +154,9 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   constant("kCluster", page.shape.cluster,
            page.shape.across ? "blocks that share the left operand"
                              : "blocks that share the right operand");
-  out +=
-      std::string("  static constexpr bool kAcross = ") +
-      (page.shape.across ? "true;  // and heads that lie in both" : "false;  // heads lie in two") +
-      "\n";
-  out += std::string("  static constexpr bool kTogether = ") +
-         (page.shape.together ? "true" : "false") +
-         ";  // both consumers work on a tile of 256 rows\n";
+  flag("kAcross", page.shape.across,
+       page.shape.across ? "and heads that lie in both" : "heads lie in two");
+  flag("kTogether", page.shape.together, "both consumers work on a tile of 256 rows");
   constant("kTerms", page.terms, "products that are added up");
   constant("kPairs", page.shape.pairs, "products that share the left operand");
   constant("kUnitColumns", page.shape.unit, "of results in a unit");
@@ -167,18 +167,13 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
     return std::ranges::any_of(
         page.spaces, [&](const SpaceText& space) { return std::ranges::any_of(space.slots, is); });
   };
-  const bool loads = any_slot([](const SlotUse& slot) { return slot.bytes > 0; });
-  const bool drains = any_slot([](const SlotUse& slot) { return !slot.drain.empty(); });
-  out += std::string("  static constexpr bool kLoads = ") + (loads ? "true" : "false") +
-         ";  // some unit reads what slots bring\n";
-  out += std::string("  static constexpr bool kDrains = ") + (drains ? "true" : "false") +
-         ";  // store warps add up what consumers write\n";
-  out += std::string("  static constexpr bool kSplit = ") + (page.split ? "true" : "false") +
-         ";  // workers share tiles along k\n";
-  out += std::string("  static constexpr bool kJoined = ") + (page.joined ? "true" : "false") +
-         ";  // tiles hold units of several spaces\n";
-  out += std::string("  static constexpr bool kPaced = ") + (page.paced ? "true" : "false") +
-         ";  // epilogues wait for the next tile's main loop\n";
+  flag("kLoads", any_slot([](const SlotUse& slot) { return slot.bytes > 0; }),
+       "some unit reads what slots bring");
+  flag("kDrains", any_slot([](const SlotUse& slot) { return !slot.drain.empty(); }),
+       "store warps add up what consumers write");
+  flag("kSplit", page.split, "workers share tiles along k");
+  flag("kJoined", page.joined, "tiles hold units of several spaces");
+  flag("kPaced", page.paced, "epilogues wait for the next tile's main loop");
   out += std::string("  static constexpr bool kMnMajorA = ") +
          (page.mn_major_a ? "true" : "false") +
          ", kMnMajorB = " + (page.mn_major_b ? "true" : "false") + ";\n";

@@ -127,10 +127,8 @@ TileText::Held TileText::lower_group_reduce(Value value) {
   const Held operand = coerce(lower(node.args[0]), Lane::f32);
   if (operand.where != Where::chunk) refuse(value, "reduces what has no columns");
   const std::string name = fresh_name(value_name(value));
-  if (shape_.across) {
-    if (!sums || !out_.head_sum.empty()) {
-      refuse(value, "is more than one sum of a head, and a tile holds a part of it");
-    }
+  if (shape_.across && (!sums || !out_.head_sum.empty())) {
+    refuse(value, "is more than one sum of a head, and a tile holds a part of it");
   }
   for (const std::string& part : operand.parts) {
     const bool blocks = node.attr.block != 0;

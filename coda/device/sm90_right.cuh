@@ -16,6 +16,7 @@ struct RightTile {
   static constexpr int kTileK = 64;
   static constexpr int kResultColumns = P::kTileN / P::kPairs;
   static constexpr int kUnits = kResultColumns / P::kUnitColumns;
+  static constexpr bool kBoth = P::kCluster > 1 && !P::kAcross;  // each block brings both a half
 
   // What a joined tile's units are, found once a tile.
   struct Units {
@@ -34,7 +35,6 @@ struct RightTile {
   static __device__ __forceinline__ void load(const Arguments& args, const Units& units,
                                               const TensorMap* map, u32 to, u32 full, const Work& w,
                                               int term, int k) {
-    constexpr bool kBoth = P::kCluster > 1 && !P::kAcross;
     const int column = w.n * kResultColumns, half = Gemm<P>::rank();
     if constexpr (P::kJoined) {
 #pragma unroll
@@ -72,7 +72,6 @@ struct RightTile {
   // The same of 64 columns.
   static __device__ __forceinline__ void load_unit_of_right(const TensorMap* map, u32 to, u32 full,
                                                             unsigned unit, int k, u64 policy) {
-    constexpr bool kBoth = P::kCluster > 1 && !P::kAcross;
     const int half = Gemm<P>::rank();
     if constexpr (kBoth) to += half * 4096;
     if constexpr (P::kMnMajorB) {
