@@ -70,13 +70,12 @@ export coda CODA_BENCH_LIBRARY=${coda%/*}/libcoda_bench.so
 "$coda" env || true
 
 # What the sanitizers see, in words: TMA and plain loads, one and several products, sums along K,
-# columns of several tensors, heads, heads that lie in two blocks, tiles of both consumers, row and
+# columns of several tensors, heads, heads that lie in two blocks, pairs of blocks, row and
 # column blocks, pick, accumulation, streams of each kind, the predicated path (odd sizes),
 # attention. Files of programs/ or tests/golden/.
 readonly sample=(
   "linear.coda linear M=200 N=328 K=136"
   "linear.coda linear M=65 N=129 K=63"
-  "linear.coda linear M=400 N=328 K=136 --tile 256x128"
   "linear.coda linear_grad M=130 N=72 K=200"
   "norm.coda residual_norm M=200 N=328 K=136"
   "norm.coda norm_linear M=130 N=72 K=200"
@@ -89,7 +88,7 @@ readonly sample=(
   "rope.coda rope_norm_grad B=2 S=32 H=4 G=2 E=16"
   "qwen3.layer.training.coda layer_2_z_wq B=2 S=64 D=392 H=4 G=2 --tile 128x192x2-across"
   "weight_grad.coda weight_grad M=200 N=136 K=72"
-  "weight_grad.coda weight_grad M=600 N=264 K=328 --tile 256x128"
+  "linear.coda linear M=512 N=512 K=512 --tile 128x192x2"
   "weight_grad.coda weight_grad_norm M=130 D=136 K=72"
   "weight_grad.coda weight_grad_qkv M=130 Q=128 P=64 D=72"
   "cross_entropy.coda cross_entropy_partial M=130 K=72 V=328"

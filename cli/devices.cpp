@@ -8,6 +8,7 @@
 #include "coda/cpu/cpu.h"
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/driver.h"
+#include "coda/cuda/memory.h"
 #include "coda/reference/reference.h"
 #include "coda/rewrite/ledger.h"
 #include "coda/rewrite/rewrite.h"
@@ -17,6 +18,15 @@ namespace coda {
 std::vector<std::string> device_names() {
   return {"cpu", "cuda", "reference", "exact"};
 }
+
+namespace {
+
+// Memory that kernels take beside the caller's is poisoned, as the caller's is.
+std::unique_ptr<Backend> gpu_backend(const cuda::PlanOptions& plan) {
+  return cuda::backend({.plan = plan, .allocator = cuda::poisoned_allocator()});
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> device_backend(const std::string& name, const cuda::PlanOptions& plan) {
   if (!plan.tile.empty() && name != "cuda") {
@@ -29,7 +39,7 @@ std::unique_ptr<Backend> device_backend(const std::string& name, const cuda::Pla
     if (const auto problem = cuda::Driver::problem()) {
       throw Unsupported("skipped: no GPU: " + *problem, "");
     }
-    return cuda::backend({.plan = plan});
+    return gpu_backend(plan);
   }
   if (name == "reference") return reference::backend();
   throw ProgramError("`" + name + "` is not a backend",
@@ -71,8 +81,8 @@ Executor device_executor(const std::string& device, std::optional<Schedule> sche
                                 : is_block  ? rewrite(program).forward.schedule
                                             : as_schedule(program);
       if (!last->tile.empty() && (is_block || last->given)) {
-        last->backend = cuda::backend(
-            {.plan = {.tile = last->tile, .elsewhere = cuda::PlanOptions::Elsewhere::choose}});
+        last->backend =
+            gpu_backend({.tile = last->tile, .elsewhere = cuda::PlanOptions::Elsewhere::choose});
       }
       last->executable.emplace(schedule, *last->backend, sizes);
       last->program = program;

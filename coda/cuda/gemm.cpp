@@ -69,16 +69,6 @@ std::optional<TileShape> shape_across(const Problem& problem, const Target& targ
       .columns = 192, .head = problem.head, .group = problem.group, .cluster = 2, .across = true};
 }
 
-// A tile of both consumers.
-std::optional<TileShape> shape_together(const Problem& problem) {
-  if (problem.pairs != 1 || problem.joined || problem.head != 0 || problem.group != 0 ||
-      std::ranges::any_of(problem.places,
-                          [](const Region& places) { return places.rows() <= kTileRows; })) {
-    return std::nullopt;
-  }
-  return TileShape{.columns = 128, .together = true};
-}
-
 struct Candidate {
   TileShape shape;
   int narrow = 0;
@@ -89,8 +79,8 @@ struct Candidate {
 };
 
 GemmTile tile_of(const Candidate& candidate) {
-  return {static_cast<int>(kTileRows) * candidate.shape.consumers(), candidate.shape.columns,
-          candidate.shape.cluster, candidate.whole, candidate.shape.across};
+  return {candidate.shape.columns, candidate.shape.cluster, candidate.whole,
+          candidate.shape.across};
 }
 
 bool joined(const Problem& problem, const TileShape& shape) {
@@ -104,7 +94,7 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   Candidate candidate{shape};
   std::vector<TileGrid> grids;
   for (const Region& places : problem.places) {
-    const std::int64_t rows = kTileRows * shape.share_right() * shape.consumers();
+    const std::int64_t rows = kTileRows * shape.share_right();
     const TileGrid grid{(places.rows() + rows - 1) / rows, places.columns()};
     if (joined(problem, shape) && !grids.empty()) {
       grids[0].columns += grid.columns;
@@ -119,24 +109,27 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
       candidate.narrow = std::max(candidate.narrow, left <= 64 ? 64 : 128);
     }
   }
-  candidate.group =
-      (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.share_right() / shape.consumers();
+  candidate.group = (problem.head != 0 || shape.pairs > 1 ? 16 : 12) / shape.share_right();
   const int side_by_side = shape.across ? 2 : 1;
   candidate.order =
       tile_order(grids, {target.processors / shape.cluster, shape.result_columns() * side_by_side,
                          candidate.narrow / shape.pairs, candidate.group, problem.stacked,
                          problem.steps(), sharing == Sharing::along_k ? kShortestPart : 0,
-                         kTileRows * shape.share_right() * shape.consumers() * kTileDepth * 2,
+                         kTileRows * shape.share_right() * kTileDepth * 2,
                          static_cast<std::int64_t>(shape.columns) * kTileDepth * 2});
   // Narrower tiles read more of the left operand, and pay more often for turns. Pairs read less of
   // the right one, which gains where it comes by rows of k and loses a little where it does not.
-  const double width = shape.columns == 192 ? 1.0 : shape.columns == 128 ? 0.93 : 0.7;
-  // Epilogues of both consumers at once: nothing covers them. NOTE: not measured yet; so it is
-  // never the first choice.
-  const double together = shape.together ? 2.4 : 1.0;
+  // Where a wave's operands exceed L2, its tiles must go through k at the same pace: a column of
+  // tiles of 64 beside those of 192 costs about a third of a wave.
+  const bool beyond = candidate.order.beyond_l2;
+  const double width = shape.columns == 192   ? 1.0
+                       : shape.columns == 128 ? (beyond ? 0.95 : 0.93)
+                                              : 0.7;
   const double pair = shape.cluster == 1 ? 1.0 : problem.right().inner_first ? 1.005 : 0.995;
-  candidate.cost =
-      static_cast<double>(candidate.order.longest) * together / (width * pair * side_by_side);
+  const double uneven = beyond && shape.columns == 192 && candidate.narrow == 64 ? 0.35 : 0.0;
+  candidate.cost = (static_cast<double>(candidate.order.longest) +
+                    uneven * static_cast<double>(shape.result_columns() * problem.steps())) /
+                   (width * pair * side_by_side);
   return candidate;
 }
 
@@ -158,15 +151,12 @@ std::vector<Candidate> candidates_of(const Problem& problem, const Target& targe
           candidates.back().whole = true;
         }
       } else {
-        reasons.push_back("tile " + GemmTile{128, columns, cluster}.text() + ": " + why);
+        reasons.push_back("tile " + GemmTile{columns, cluster}.text() + ": " + why);
       }
     }
   }
   if (const auto shape = shape_across(problem, target)) {
     candidates.push_back(candidate_of(problem, *shape, target, Sharing::none));
-  }
-  if (const auto shape = shape_together(problem)) {
-    candidates.push_back(candidate_of(problem, *shape, target, Sharing::along_k));
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::cost);
   return candidates;
@@ -270,13 +260,12 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   page.slot_bytes = bytes;
   const std::int64_t depth = problem.steps();
   // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
-  page.paced = streams && depth <= 40 && !candidate.shape.together;
+  page.paced = streams && depth <= 40;
   page.consumer_registers = consumer_registers(candidate.shape, registers,
                                                rows.side().empty()    ? Side::empty
                                                : rows.has_deep_side() ? Side::elements
                                                                       : Side::sums);
-  const int consumers = candidate.shape.consumers();
-  const std::int64_t stage = (kTileRows * consumers + candidate.shape.columns) * kTileDepth * 2;
+  const std::int64_t stage = (kTileRows + candidate.shape.columns) * kTileDepth * 2;
   page.stages =
       static_cast<int>(any ? 4 : std::min<std::int64_t>(5, (target.shared - 4096) / stage));
   const std::int64_t row_bytes =
@@ -284,11 +273,10 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   constexpr std::int64_t kStageBarriers = 16, kSlotBarriers = 24, kProgress = 16;
   const std::int64_t left =
       target.shared - page.stages * (stage + kStageBarriers) - kProgress - row_bytes;
-  page.slots =
-      static_cast<int>(std::min<std::int64_t>(16, left / (page.slot_bytes + kSlotBarriers)) /
-                       (2 * consumers) * (2 * consumers));
-  if (!any) page.slots = 2 * consumers, page.slot_bytes = 1024;
-  if (static_cast<std::int64_t>(most) > page.slots / consumers) {
+  page.slots = static_cast<int>(
+      std::min<std::int64_t>(16, left / (page.slot_bytes + kSlotBarriers)) / 2 * 2);
+  if (!any) page.slots = 2, page.slot_bytes = 1024;
+  if (static_cast<std::int64_t>(most) > page.slots) {
     throw Refusal{"a unit needs " + std::to_string(most) +
                   " slots of shared memory, and there are " + std::to_string(page.slots)};
   }
@@ -338,7 +326,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   arguments.number("policy_in", kEvictFirst);
   arguments.number("policy_out", kEvictFirst);
 
-  const std::int64_t areas = candidate.order.areas * candidate.shape.cluster * consumers;
+  const std::int64_t areas = candidate.order.areas * candidate.shape.cluster;
   const std::int64_t area_bytes = kTileRows * candidate.shape.columns * 4;
   page.split = areas > 0;
   if (page.split) {
@@ -378,8 +366,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
 }  // namespace
 
 std::string GemmTile::text() const {
-  return std::to_string(rows) + "x" + std::to_string(columns) + (cluster == 2 ? "x2" : "") +
-         (whole ? "-whole" : "") + (across ? "-across" : "");
+  return "128x" + std::to_string(columns) + (cluster == 2 ? "x2" : "") + (whole ? "-whole" : "") +
+         (across ? "-across" : "");
 }
 
 std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,

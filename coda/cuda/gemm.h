@@ -11,14 +11,13 @@
 
 namespace coda::cuda {
 
-// A candidate: rows x columns of accumulators of a tile, all paired products together.
+// A candidate: 128 rows x columns of accumulators of a tile, all paired products together.
 struct GemmTile {
-  int rows = 128;
   int columns = 192;
   int cluster = 1;      // 2: pairs of blocks share an operand
   bool whole = false;   // no tile is shared along k: bits are those of every other whole tile
   bool across = false;  // the pair stands side by side, with heads across both
-  // "128x192", "128x192x2", "128x192x2-whole", "128x192x2-across", "256x128"
+  // "128x192", "128x192x2", "128x192x2-whole", "128x192x2-across"
   std::string text() const;
   bool operator==(const GemmTile&) const = default;
 };

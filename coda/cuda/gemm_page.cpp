@@ -156,7 +156,6 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
                              : "blocks that share the right operand");
   flag("kAcross", page.shape.across,
        page.shape.across ? "and heads that lie in both" : "heads lie in two");
-  flag("kTogether", page.shape.together, "both consumers work on a tile of 256 rows");
   constant("kTerms", page.terms, "products that are added up");
   constant("kPairs", page.shape.pairs, "products that share the left operand");
   constant("kUnitColumns", page.shape.unit, "of results in a unit");

@@ -78,20 +78,34 @@ void wait(coda::Stream stream) {
   driver.check(driver.call().StreamSynchronize(stream_of(stream)), "cuStreamSynchronize", kWho);
 }
 
+void release(void* memory) {
+  Driver::get().release(address(memory));
+}
+
 }  // namespace
 
 Memory device_memory(const Allocator& allocator) {
   Memory memory;
   memory.allocate = allocator.allocate ? allocator.allocate : allocate;
-  memory.release = allocator.release ? allocator.release : [](void* gone) {
-    Driver::get().release(address(gone));
-  };
+  memory.release = allocator.release ? allocator.release : release;
   memory.copy_in = copy_in;
   memory.copy_out = copy_out;
   memory.zero = zero;
   memory.write = write;
   memory.wait = wait;
   return memory;
+}
+
+Allocator poisoned_allocator() {
+  const auto allocate_poisoned = [](std::size_t bytes) {
+    void* memory = allocate(bytes);
+    const Driver& driver = Driver::get();
+    driver.check(driver.call().MemsetD8Async(address(memory), 0xff, bytes, nullptr),
+                 "cuMemsetD8Async", kWho);
+    wait({});
+    return memory;
+  };
+  return {.allocate = allocate_poisoned, .release = release};
 }
 
 }  // namespace coda::cuda

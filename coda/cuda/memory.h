@@ -9,4 +9,8 @@ namespace coda::cuda {
 // Needs the driver.
 Memory device_memory(const Allocator& allocator);
 
+// The driver's memory, all ones (NaN in every float dtype): results show what a kernel read before
+// anything was written there.
+Allocator poisoned_allocator();
+
 }  // namespace coda::cuda

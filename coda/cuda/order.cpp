@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <span>
 
 namespace coda::cuda {
 namespace {
@@ -114,7 +115,7 @@ Lists cut_alike(const std::vector<std::int64_t>& load, const std::vector<Entry>&
 }
 
 // Bytes of the operands of tiles, each row and column counted once.
-std::int64_t operand_bytes(const std::vector<Entry>& tiles, const OrderOptions& options) {
+std::int64_t operand_bytes(std::span<const Entry> tiles, const OrderOptions& options) {
   std::set<std::uint32_t> rows, columns;
   for (const Entry& each : tiles) {
     rows.insert(each.tile >> 14);
@@ -162,6 +163,8 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   }
 
   const auto workers = static_cast<std::size_t>(options.workers);
+  const std::span first_wave(tiles.data(), std::min(workers, tiles.size()));
+  const bool beyond_l2 = operand_bytes(first_wave, options) > kMostInL2;
   Lists lists{std::vector<std::vector<Piece>>(workers), std::vector<std::int64_t>(workers, 0)};
   const std::vector<std::int64_t>& load = lists.load;
   const auto put = [&](Lists& to, std::size_t worker, const Entry& entry) {
@@ -218,6 +221,7 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   Order order;
   order.longest = rest.longest();
   order.areas = rest.areas;
+  order.beyond_l2 = beyond_l2;
   std::size_t most = 0;
   for (const auto& list : lists.pieces) most = std::max(most, list.size());
   for (std::size_t i = 0; i < most; ++i) {

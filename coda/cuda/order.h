@@ -44,6 +44,7 @@ struct Order {
   std::vector<Piece> pieces;
   std::int64_t longest = 0;                  // columns x k steps of the busiest worker
   std::int64_t areas = 0;                    // fix-up areas: parts that are not owners
+  bool beyond_l2 = false;                    // the operands of a wave exceed it
   std::vector<std::uint32_t> table() const;  // four words a piece
 };
 Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& options);

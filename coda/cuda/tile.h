@@ -31,12 +31,10 @@ struct TileShape {
   std::int64_t group = 0;  // elements of a head that is reduced, which a tile holds whole; 0: none
   int cluster = 1;         // 2: pairs of blocks, one above the other, share the right operand;
   bool across = false;     // or, side by side, the left one, and the middle one of three heads
-  bool together = false;   // a tile has 256 rows, 128 for each consumer, and both work on it
 
   int result_columns() const { return columns / pairs; }
   int units() const { return result_columns() / unit; }
   int share_right() const { return across ? 1 : cluster; }  // blocks
-  int consumers() const { return together ? 2 : 1; }        // that work on a tile at once
   bool operator==(const TileShape&) const = default;
 };
 

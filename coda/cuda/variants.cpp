@@ -2,10 +2,11 @@
 #include "coda/cuda/variants.h"
 
 #include <algorithm>
-#include <optional>
+#include <future>
+#include <semaphore>
 
 #include "coda/core/error.h"
-#include "coda/core/pool.h"
+#include "coda/core/flags.h"
 #include "coda/cuda/choose.h"
 #include "coda/cuda/nvtx.h"
 
@@ -103,12 +104,21 @@ std::vector<Layout> expected_layouts(const Backend::Request& request, const Size
 
 std::vector<Kernel> compile_beside(std::span<const Backend::Request> requests,
                                    const std::function<Kernel(const Backend::Request&)>& compile) {
-  std::vector<std::optional<Kernel>> made(requests.size());
-  parallel_for(static_cast<std::int64_t>(requests.size()), 0, [&](std::int64_t i, int) {
-    made[static_cast<std::size_t>(i)].emplace(compile(requests[static_cast<std::size_t>(i)]));
-  });
+  // NOTE: not the process's pool: it serves one call at a time, and schedules that are compiled by
+  // two threads would wait for one another.
+  static std::counting_semaphore<> processors(flags::threads());
+  std::vector<std::future<Kernel>> made;
+  for (const Backend::Request& request : requests) {
+    made.push_back(std::async(std::launch::async, [&] {
+      processors.acquire();
+      struct Release {
+        ~Release() { processors.release(); }
+      } release;
+      return compile(request);
+    }));
+  }
   std::vector<Kernel> kernels;
-  for (std::optional<Kernel>& each : made) kernels.push_back(*std::move(each));
+  for (std::future<Kernel>& each : made) kernels.push_back(each.get());
   return kernels;
 }
 

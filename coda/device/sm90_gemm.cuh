@@ -3,12 +3,10 @@
 // D[m, n] = sum over terms and k of A[m, k] B[n, k], 16-bit operands in either majorness, f32
 // accumulators, then the page's epilogue on each tile while it is on chip. 384 threads:
 //   warpgroup 0      warp 0 feeds operand stages; warp 1 loads epilogue slots; 2 and 3 store them
-//   warpgroups 1, 2  consumers in pingpong: each owns whole 128 x kTileN tiles in turn; where
-//                    kTogether, each owns 128 rows of tiles of 256, without turns
+//   warpgroups 1, 2  consumers in pingpong: each owns whole 128 x kTileN tiles in turn
 //
 // A tile's epilogue is a list of units: 64 rows x kUnitColumns columns of results, row halves
-// inner. A unit takes slots of a ring that both consumers share, in tile order (where kTogether, of
-// its half of the ring). A slot may be
+// inner. A unit takes slots of a ring that both consumers share, in tile order. A slot may be
 // loaded before the unit and stored after it. Three barriers a slot, none inside the epilogue:
 //   empty    a store warp: the copy engine has read the slot             -> the loader
 //   loaded   the copy engine's bytes, or the loader alone                -> consumers
@@ -57,15 +55,13 @@ namespace coda {
 template <class P>
 struct Gemm {
   using Arguments = typename P::Arguments;
-  static constexpr int kConsumerM = 128, kTileM = P::kTogether ? 256 : 128, kTileK = 64;
-  static constexpr int kRowHalves = kConsumerM / 64;
-  static constexpr int kAtOnce = P::kTogether ? 2 : 1;  // consumers of a tile
+  static constexpr int kTileM = 128, kTileK = 64;
+  static constexpr int kRowHalves = kTileM / 64;
   static constexpr int kBytesA = kTileM * kTileK * 2, kBytesB = P::kTileN * kTileK * 2;
   static constexpr int kResultColumns = P::kTileN / P::kPairs;  // columns of a tile of results
   static constexpr int kUnits = kResultColumns / P::kUnitColumns;
   static constexpr int kStages = P::kStages, kRing = P::kSlots;
-  static constexpr int kOwnRing = kRing / kAtOnce;
-  static_assert(kOwnRing % 2 == 0, "a slot always has the same store warp");
+  static_assert(kRing % 2 == 0, "a slot always has the same store warp");
   // Named barriers: turns for the main loop, then for the epilogue, of each consumer.
   static constexpr int kMainTurn = 1, kEpilogueTurn = 3;
 
@@ -75,7 +71,7 @@ struct Gemm {
   static constexpr int kSlotEmpty = kEmpty + kStages * 8, kSlotLoaded = kSlotEmpty + kRing * 8;
   static constexpr int kSlotWritten = kSlotLoaded + kRing * 8;
   static constexpr int kProgress = kSlotWritten + kRing * 8, kRows = kProgress + 16;
-  static constexpr int kHeadSums = kRows + 2 * kConsumerM * P::kRowBytes;  // where kAcross
+  static constexpr int kHeadSums = kRows + 2 * kTileM * P::kRowBytes;  // where kAcross
 
   // A pair of blocks is one worker: its tiles are two, one above the other, that share B, or side
   // by side, that share A.
@@ -148,14 +144,10 @@ struct Gemm {
               tma_load_both(a + rank() * 8192, map, full, P::kMnMajorA ? row : k * kTileK,
                             P::kMnMajorA ? k * kTileK : row, args.policy_a);
             } else if constexpr (P::kMnMajorA) {
-#pragma unroll
-              for (int i = 0; i < kTileM / 64; i++)
-                tma_load(a + i * 8192, map, full, w.m * kTileM + i * 64, k * kTileK, args.policy_a);
+              tma_load(a, map, full, w.m * kTileM, k * kTileK, args.policy_a);
+              tma_load(a + 8192, map, full, w.m * kTileM + 64, k * kTileK, args.policy_a);
             } else {
-#pragma unroll
-              for (int i = 0; i < kAtOnce; i++)
-                tma_load(a + i * 16384, map, full, k * kTileK, w.m * kTileM + i * kConsumerM,
-                         args.policy_a);
+              tma_load(a, map, full, k * kTileK, w.m * kTileM, args.policy_a);
             }
 #pragma unroll
             for (int p = 0; p < P::kPairs; p++)
@@ -169,7 +161,7 @@ struct Gemm {
     }
   }
 
-  // f(space, unit, ring, position in it, first row) for every unit of this worker's tiles, in
+  // f(space, unit, position in the ring, first row) for every unit of this worker's tiles, in
   // order.
   template <class F>
   static __device__ __forceinline__ void each_unit(const Arguments& args, F f) {
@@ -182,11 +174,9 @@ struct Gemm {
       for (int h = 0; h < count; h++) {
         const Unit at = unit_of(args, w, h);
         P::with_space(at.s, [&](auto space) {
-          constexpr int kUsed = decltype(space)::kSlotsUsed;
 #pragma unroll 1
-          for (int i = 0; i < kRowHalves * kAtOnce; i++)
-            f(space, at, i / kRowHalves, position + i % kRowHalves * kUsed, w.m * kTileM + i * 64);
-          position += kRowHalves * kUsed;
+          for (int i = 0; i < kRowHalves; i++, position += decltype(space)::kSlotsUsed)
+            f(space, at, position, w.m * kTileM + i * 64);
         });
       }
     }
@@ -194,17 +184,16 @@ struct Gemm {
 
   // ---- warp 1: epilogue slots
   static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base) {
-    each_unit(args, [&](auto space, const Unit& at, int ring, unsigned position, int row) {
-      UnitSlots<P>::template load<decltype(space), 0>(args, at, base, ring, position, row);
+    each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
+      UnitSlots<P>::template load<decltype(space), 0>(args, at, base, position, row);
     });
   }
 
   // ---- warps 2 and 3: finished slots, alternately
   static __device__ __forceinline__ void store_slots(const Arguments& args, u32 base, int warp,
                                                      int lane) {
-    each_unit(args, [&](auto space, const Unit& at, int ring, unsigned position, int row) {
-      UnitSlots<P>::template store<decltype(space), 0>(args, at, base, ring, position, row, warp,
-                                                       lane);
+    each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
+      UnitSlots<P>::template store<decltype(space), 0>(args, at, base, position, row, warp, lane);
     });
   }
 
@@ -218,7 +207,7 @@ struct Gemm {
     unsigned position = 0, stages = 0;  // of the rings, used by the tiles before this one
     int index = 0;
     [[maybe_unused]] u32 head_phase = 0;
-    if (!P::kTogether && me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
+    if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
     for (int t = worker(); t < args.works; t += workers(), index++) {
       const Work w = placed(work_of(work_words(args, t)));
       if (w.m < 0) break;
@@ -235,20 +224,19 @@ struct Gemm {
           slots_used = count * kRowHalves * decltype(space)::kSlotsUsed;
         });
       }
-      if (!P::kTogether && (index & 1) != me) {
+      if ((index & 1) != me) {
         stages += k_count, position += slots_used;
         continue;
       }
       // What the rows need is read while the other consumer has the tensor cores, and waits in
       // shared memory: every register counts while the accumulators live. A warp has 32 rows, a
       // lane one of them: all that it reads is under way at once.
-      const int first_row = w.m * kTileM + (P::kTogether ? me * kConsumerM : 0);
-      const u32 my_rows = base + kRows + me * kConsumerM * P::kRowBytes;
+      const u32 my_rows = base + kRows + me * kTileM * P::kRowBytes;
       const u32 rows_at = my_rows + (warp * 16 + lane / 4) * P::kRowBytes;
       if (P::kRowBytes > 0 && count > 0) {
         const int row = lane / 16 * 64 + warp * 16 + lane % 16;
         __syncwarp();
-        P::put_rows(args, w.s, first_row + row, w.n == 0, my_rows + row * P::kRowBytes);
+        P::put_rows(args, w.s, w.m * kTileM + row, w.n == 0, my_rows + row * P::kRowBytes);
         __syncwarp();
       }
 
@@ -261,17 +249,15 @@ struct Gemm {
 #pragma unroll
         for (int x = 0; x < P::kTileN / 2; x++)
           asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[i][x]));
-      if (!P::kTogether) named_sync(kMainTurn + me, 256);
-      const u32 operands = base + (P::kTogether ? me * kBytesA / 2 : 0);
+      named_sync(kMainTurn + me, 256);
       const int left = columns_left(args, w);
       u32 stage = stages % kStages, phase = (stages / kStages) & 1, previous = 0;
       if (P::kNarrow > 0 && left <= P::kNarrow)
-        main_loop<(P::kNarrow > 0 ? P::kNarrow : P::kTileN)>(base, operands, acc, k_count, stages,
-                                                             stage, phase, previous, warp, thread);
+        main_loop<(P::kNarrow > 0 ? P::kNarrow : P::kTileN)>(base, acc, k_count, stages, stage,
+                                                             phase, previous, warp, thread);
       else
-        main_loop<P::kTileN>(base, operands, acc, k_count, stages, stage, phase, previous, warp,
-                             thread);
-      if (!P::kTogether) named_arrive(kMainTurn + (me ^ 1), 256);
+        main_loop<P::kTileN>(base, acc, k_count, stages, stage, phase, previous, warp, thread);
+      named_arrive(kMainTurn + (me ^ 1), 256);
       wgmma_wait<0>();
       release(base, previous, warp, thread);
 
@@ -284,7 +270,7 @@ struct Gemm {
         if (count > 0)
           heads.take(args, w, count, acc, base + kHeadSums, rows_at, mine(), head_phase, warp,
                      lane);
-      if (!P::kTogether) named_sync(kEpilogueTurn + me, 256);
+      named_sync(kEpilogueTurn + me, 256);
       if constexpr (P::kSplit)
         if (w.parts > 0) SharedTile<P>::add_parts(args, acc, w, mine(), thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
@@ -303,7 +289,7 @@ struct Gemm {
             P::with_space(here.s, [&](auto space) {
               using S = decltype(space);
               typename S::State state;
-              finish_unit<S>(args, base, here, state, heads, acc, h, first_row, 0, at,
+              finish_unit<S>(args, base, here, state, heads, acc, h, w.m * kTileM, at,
                              paced ? stages + k_count : 0, rows_at, warp, lane);
               at += kRowHalves * S::kSlotsUsed;
             });
@@ -318,19 +304,18 @@ struct Gemm {
 #pragma unroll
           for (int h = 0; h < kUnits; h++)
             if (h < count)
-              finish_unit<S>(args, base, unit_of(args, w, h), state, heads, acc, h, first_row,
-                             P::kTogether ? mine() : 0, position + h * kRowHalves * S::kSlotsUsed,
+              finish_unit<S>(args, base, unit_of(args, w, h), state, heads, acc, h, w.m * kTileM,
+                             position + h * kRowHalves * S::kSlotsUsed,
                              paced ? stages + k_count : 0, rows_at, warp, lane);
-          if (!P::kTogether) named_arrive(kEpilogueTurn + (mine() ^ 1), 256);
+          named_arrive(kEpilogueTurn + (mine() ^ 1), 256);
           // A part of a tile has nothing to leave.
           if (!P::kSplit || count > 0)
-            S::finish(args, w.s, rows_at, state, first_row + warp * 16 + lane / 4,
+            S::finish(args, w.s, rows_at, state, w.m * kTileM + warp * 16 + lane / 4,
                       w.n * kResultColumns, lane);
         });
       }
       stages += k_count, position += slots_used;
     }
-    if (P::kTogether) return;
     // Leave no turn half taken.
     const int turns0 = (index + 1) / 2, turns1 = index / 2;
     if (mine() == 0 && 1 + turns1 > turns0)
@@ -339,28 +324,26 @@ struct Gemm {
       named_sync(kMainTurn + 1, 256), named_sync(kEpilogueTurn + 1, 256);
   }
 
-  // The h-th unit of a tile, in slots from position `at` of a ring on. progress: of the next tile's
-  // main loop, which it waits for in part; 0: it does not.
+  // The h-th unit of a tile, in slots from position `at` on. progress: of the next tile's main
+  // loop, which it waits for in part; 0: it does not.
   template <class S>
-  static __device__ __forceinline__ void finish_unit(
-      const Arguments& args, u32 base, const Unit& here, typename S::State& state,
-      const HeadSums<P>& heads, const float (&acc)[kRowHalves][P::kTileN / 2], int h, int row,
-      int ring, unsigned at, unsigned progress, u32 rows_at, int warp, int lane) {
+  static __device__ __forceinline__ void finish_unit(const Arguments& args, u32 base,
+                                                     const Unit& here, typename S::State& state,
+                                                     const HeadSums<P>& heads,
+                                                     const float (&acc)[kRowHalves][P::kTileN / 2],
+                                                     int h, int row, unsigned at, unsigned progress,
+                                                     u32 rows_at, int warp, int lane) {
     const auto columns = S::columns(args, here.s, here.unit, lane);
 #pragma unroll
     for (int i = 0; i < kRowHalves; i++, at += S::kSlotsUsed) {
       if (P::kPaced && progress != 0 && (h | i) != 0)
         wait_for_progress(base, progress + (h * kRowHalves + i) * static_cast<int>(args.pace) / 16);
       u32 slot[S::kSlotsUsed + 1];
-      const auto nth = [&](int u) {
-        return UnitSlots<P>::slot_of(ring, at + u);
-      };
 #pragma unroll
       for (int u = 0; u < S::kSlotsUsed; u++) {
-        slot[u] = base + kSlot + nth(u) * P::kSlotBytes;
-        if (UnitSlots<P>::template waits_for<S>(u))
-          barrier_wait(base + (P::kLoads ? kSlotLoaded : kSlotEmpty) + nth(u) * 8,
-                       ((at + u) / kOwnRing & 1) ^ (P::kLoads ? 0 : 1));
+        slot[u] = base + kSlot + (at + u) % kRing * P::kSlotBytes;
+        barrier_wait(base + (P::kLoads ? kSlotLoaded : kSlotEmpty) + (at + u) % kRing * 8,
+                     ((at + u) / kRing & 1) ^ (P::kLoads ? 0 : 1));
       }
       const u32 its_rows = rows_at + i * 64 * P::kRowBytes;
       if constexpr (P::kAcross)
@@ -374,7 +357,8 @@ struct Gemm {
         __syncwarp();
         if (P::kDrains || lane == 0) {
 #pragma unroll
-          for (int u = 0; u < S::kSlotsUsed; u++) barrier_arrive(base + kSlotWritten + nth(u) * 8);
+          for (int u = 0; u < S::kSlotsUsed; u++)
+            barrier_arrive(base + kSlotWritten + (at + u) % kRing * 8);
         }
       }
     }
@@ -382,7 +366,7 @@ struct Gemm {
 
   // acc[i][…] += the sums over all k of 64 rows i and kWidth columns of the operands' tile.
   template <int kWidth>
-  static __device__ __forceinline__ void main_loop(u32 base, u32 left_base,
+  static __device__ __forceinline__ void main_loop(u32 base,
                                                    float (&acc)[kRowHalves][P::kTileN / 2],
                                                    int k_count, unsigned stages, u32& stage,
                                                    u32& phase, u32& previous, int warp,
@@ -391,7 +375,7 @@ struct Gemm {
     for (int k = 0; k < k_count; k++) {
       barrier_wait(base + kFull + stage * 8, phase);
       wgmma_fence();
-      const u32 a = descriptor_low<P::kMnMajorA>(left_base) + stage * (kBytesA / 16);
+      const u32 a = descriptor_low<P::kMnMajorA>(base) + stage * (kBytesA / 16);
       const u32 b = descriptor_low<P::kMnMajorB>(base + kB) + stage * (kBytesB / 16);
 #pragma unroll
       for (int kk = 0; kk < kTileK / 16; kk++) {
@@ -431,8 +415,7 @@ struct Gemm {
     const u32 base = shared_address(shared);
     if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; s++)
-        barrier_init(base + kFull + s * 8, 1),
-            barrier_init(base + kEmpty + s * 8, P::kCluster * kAtOnce);
+        barrier_init(base + kFull + s * 8, 1), barrier_init(base + kEmpty + s * 8, P::kCluster);
       for (int s = 0; s < kRing; s++) {
         barrier_init(base + kSlotEmpty + s * 8, 1), barrier_init(base + kSlotLoaded + s * 8, 1);
         barrier_init(base + kSlotWritten + s * 8, P::kDrains ? 128 : 4);

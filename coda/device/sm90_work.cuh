@@ -57,9 +57,6 @@ struct SharedTile {
   using Arguments = typename P::Arguments;
   static constexpr int kTileM = 128, kRowHalves = 2;
   static constexpr int kPartSync = 5;  // named barriers 5 and 6: of a consumer
-  // From a part's area to the next one's: each block of a pair and each consumer of a tile has its
-  // own.
-  static constexpr int kStep = P::kCluster * (P::kTogether ? 2 : 1);
 
   static __device__ __forceinline__ float* area_of(const Arguments& args, int area, int thread) {
     return args.areas + static_cast<long long>(area) * kTileM * P::kTileN + thread * 4;
@@ -67,8 +64,7 @@ struct SharedTile {
   static __device__ __forceinline__ void leave_part(const Arguments& args,
                                                     const float (&acc)[kRowHalves][P::kTileN / 2],
                                                     const Work& w, int me, int thread) {
-    const int area = P::kTogether ? w.area * 2 + me : w.area;
-    float* to = area_of(args, area, thread);
+    float* to = area_of(args, w.area, thread);
 #pragma unroll
     for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
@@ -79,7 +75,7 @@ struct SharedTile {
             : "memory");
     named_sync(kPartSync + me, 128);
     if (thread == 0)
-      asm volatile("fence.acq_rel.gpu;\nst.release.gpu.u64 [%0], %1;" ::"l"(args.flags + area),
+      asm volatile("fence.acq_rel.gpu;\nst.release.gpu.u64 [%0], %1;" ::"l"(args.flags + w.area),
                    "l"(args.token)
                    : "memory");
   }
@@ -87,7 +83,6 @@ struct SharedTile {
   static __device__ __forceinline__ void add_parts(const Arguments& args,
                                                    float (&acc)[kRowHalves][P::kTileN / 2],
                                                    const Work& w, int me, int thread) {
-    const int area = P::kTogether ? w.area * 2 + me : w.area;
 #pragma unroll 1
     for (int part = 0; part < w.parts; part++) {
       if (thread == 0) {
@@ -95,14 +90,14 @@ struct SharedTile {
         do
           asm volatile("ld.acquire.gpu.u64 %0, [%1];"
                        : "=l"(flag)
-                       : "l"(args.flags + area + part * kStep)
+                       : "l"(args.flags + w.area + part * P::kCluster)
                        : "memory");
         while (flag != static_cast<u64>(args.token));
-        asm volatile("st.relaxed.gpu.u64 [%0], 0;" ::"l"(args.flags + area + part * kStep)
+        asm volatile("st.relaxed.gpu.u64 [%0], 0;" ::"l"(args.flags + w.area + part * P::kCluster)
                      : "memory");
       }
       named_sync(kPartSync + me, 128);
-      const float* from = area_of(args, area + part * kStep, thread);
+      const float* from = area_of(args, w.area + part * P::kCluster, thread);
 #pragma unroll
       for (int i = 0; i < kRowHalves; i++)
 #pragma unroll
