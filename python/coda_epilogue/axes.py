@@ -1,0 +1,145 @@
+"""Named dimensions for the axes of a graph's tensors.
+
+A factor is an extent with a name of its own. An axis of a tensor is a product of factors, the
+outermost first; an axis of extent 1 has none. Operators say which axes are the same, and factors
+are then joined, or split where one axis is another's product: [2048] against [16, 128].
+"""
+
+import torch
+
+
+class Mismatch(Exception):
+    """Axes that cannot be the same."""
+
+
+def extent_of(size):
+    """A size as an int, or as a sympy expression where it is symbolic."""
+    if isinstance(size, torch.SymInt):
+        known = size.node.maybe_as_int()
+        return size.node.expr if known is None else known
+    return size
+
+
+class Factor:
+    """Joined with others or split into a product: resolve() says what it is now. `part` is how a
+    piece of another factor is written: ("half", whole) or ("rest", whole, taken)."""
+
+    __slots__ = ("extent", "part", "_is")
+
+    def __init__(self, extent, part=None):
+        self.extent, self.part, self._is = extent, part, None
+
+    def resolve(self):
+        """The factors, outermost first, that this one is a product of."""
+        if self._is is None:
+            return [self]
+        self._is = resolved(self._is)
+        return self._is
+
+    def become(self, factors):
+        self._is = list(factors)
+
+
+def resolved(factors):
+    return [g for f in factors for g in f.resolve()]
+
+
+def product(factors):
+    extent = 1
+    for factor in factors:
+        extent = extent * factor.extent
+    return extent
+
+
+def fresh_axis(size):
+    """An axis of that size, of one new factor."""
+    extent = extent_of(size)
+    return [] if extent == 1 else [Factor(extent)]
+
+
+def same(left, right):
+    return resolved(left) == resolved(right)
+
+
+def _divides(small, large):
+    return isinstance(small, int) and isinstance(large, int) and large % small == 0
+
+
+def _split_outer(factor, outer):
+    """Splits a factor into `outer` and a new inner one."""
+    if factor.part:
+        raise Mismatch("a piece of a split dimension is factored")
+    factor.become([outer, Factor(factor.extent // outer.extent)])
+
+
+class Axes:
+    """The types of all tensors of a region. Factors are joined only where no type would then hold
+    one twice."""
+
+    def __init__(self):
+        self._types = []  # of each tensor, its axes
+
+    def add(self, axes):
+        self._types.append(axes)
+
+    def _may_join(self, a, b):
+        for axes in self._types:
+            held = [f for axis in axes for f in resolved(axis)]
+            if a in held and b in held:
+                return False
+        return True
+
+    def _join(self, a, b):
+        """False where some tensor has both, or both are pieces."""
+        if (a.part and b.part) or not self._may_join(a, b):
+            return False
+        if b.part:
+            a, b = b, a
+        b.become([a])
+        return True
+
+    def match(self, left, right):
+        """Makes two axes the same. Returns the pairs (a, b) of factors that are equal in extent
+        but must keep two names."""
+        apart = []
+        left, right = resolved(left), resolved(right)
+        while left and right:
+            a, b = left[0], right[0]
+            if a is b or a.extent == b.extent:
+                if a is not b and not self._join(a, b):
+                    apart.append((a, b))
+                left, right = left[1:], right[1:]
+            elif _divides(b.extent, a.extent):
+                _split_outer(a, b)
+                left = resolved(left)
+            elif _divides(a.extent, b.extent):
+                _split_outer(b, a)
+                right = resolved(right)
+            else:
+                raise Mismatch(f"axes of {a.extent} and {b.extent}")
+        if left or right:
+            raise Mismatch("axes of different extents")
+        return apart
+
+    def regroup(self, factors, sizes):
+        """The same factors, in order, as axes of these sizes."""
+        left, axes = resolved(factors), []
+        for size in map(extent_of, sizes):
+            axis = []
+            while product(axis) != size:
+                if not left:
+                    raise Mismatch(f"an axis of {size} that is no product of the input's axes")
+                wanted = _quotient(size, product(axis))
+                if wanted is not None and _divides(wanted, left[0].extent) \
+                        and wanted != left[0].extent:
+                    _split_outer(left[0], Factor(wanted))
+                    left = resolved(left)
+                axis.append(left.pop(0))
+            axes.append(axis)
+        if left:
+            raise Mismatch("an axis is left over")
+        return axes
+
+
+def _quotient(size, part):
+    return size // part if _divides(part, size) else None

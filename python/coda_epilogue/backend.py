@@ -1,0 +1,161 @@
+"""torch.compile(model, backend="coda"): regions of the graph as schedules, the rest by PyTorch."""
+
+import heapq
+import operator
+from dataclasses import dataclass
+
+import torch
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from . import report
+from .blocks import RegionFunction
+from .checkpoints import has_checkpoints, split_at_checkpoints
+from .errors import ProgramError
+from .normalise import normalised
+from .regions import find
+
+aten = torch.ops.aten
+
+# Operators that PyTorch runs as well by themselves as compiled: views, and calls of one big kernel.
+_AS_THEY_ARE = {
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.transpose.int,
+    aten.permute.default, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim,
+    aten.expand.default, aten.slice.Tensor, aten.select.int, aten.alias.default,
+    aten.detach.default, aten.contiguous.default, aten.lift_fresh_copy.default,
+    aten.detach_.default, aten.scaled_dot_product_attention.default, aten.embedding.default,
+    operator.getitem}
+_SMALL = 1 << 16  # elements: what is computed on so few is not worth a compilation
+
+
+@dataclass(frozen=True)
+class Options:
+    """rest: who runs what is in no region, "inductor" or "eager"."""
+
+    rest: str = "inductor"
+
+    @staticmethod
+    def of(given):
+        known = {"rest": ("inductor", "eager")}
+        for name, value in (given or {}).items():
+            if name not in known:
+                raise ProgramError(f"`{name}` is no option of the backend\n"
+                                   f"  fix: give one of: {', '.join(known)}")
+            if value not in known[name]:
+                raise ProgramError(f"the option {name} is {value!r}\n"
+                                   f"  fix: give one of: {', '.join(known[name])}")
+        return Options(**(given or {}))
+
+
+def coda(graph_module, example_inputs, *, options=None, **_):
+    """The backend, as torch.compile calls it: a function of the graph's inputs. `options`: those
+    of Options."""
+    given, options = options, Options.of(options)
+    if has_checkpoints(graph_module):
+        return split_at_checkpoints(
+            graph_module, lambda m: torch.compile(m, backend=coda, options=given))
+    graph_module = normalised(graph_module, example_inputs)
+    blocks, reasons = find(graph_module)
+    report.add(graph_module, blocks, reasons)
+    if not blocks:
+        return _rest(graph_module, options)
+    quiet, moved = _beside_the_loss(graph_module), {}
+    for number, block in enumerate(blocks):
+        running = RegionFunction(block, quiet)
+        moved.update(_replace(graph_module, f"coda_{number}", block, running, moved))
+    _in_order(graph_module.graph)
+    if options.rest == "inductor":
+        _compile_the_rest(graph_module, options)
+    graph_module.recompile()
+    return graph_module
+
+
+def _beside_the_loss(graph_module):
+    """Results of the graph that a loss is returned beside: no gradient is expected to come through
+    them."""
+    (output,) = [n for n in graph_module.graph.nodes if n.op == "output"]
+    results = [n for n in output.all_input_nodes if n.op != "placeholder"]
+    losses = [n for n in results if n.meta["val"].dim() == 0
+              and n.meta["val"].dtype.is_floating_point]
+    if len(losses) != 1:
+        return set()
+    others = set(results) - set(losses)
+    return {n for n in others if set(n.users) <= {output} or n.target is aten.linear.default}
+
+
+def _replace(graph_module, name, block, running, moved):
+    """A call in place of a block's nodes. `moved`: what stands for the results of earlier ones;
+    returns the same of this one."""
+    graph, inside, results = graph_module.graph, set(block.nodes), {}
+    graph_module.add_module(name, _Module(running))
+    with graph.inserting_after(block.nodes[-1]):
+        call = after = graph.call_module(
+            name, tuple(moved.get(s.node, s.node) for s in block.inputs))
+    call.meta["epoch"] = block.nodes[0].meta["epoch"]
+    for index, node in enumerate(block.results):
+        with graph.inserting_after(after):
+            results[node] = after = graph.call_function(operator.getitem, (call, index))
+        after.meta.update(val=node.meta["val"], epoch=call.meta["epoch"])
+        node.replace_all_uses_with(after, delete_user_cb=lambda user: user not in inside)
+    for node in reversed(block.nodes):
+        graph.erase_node(node)
+    return results
+
+
+def _in_order(graph):
+    """Sorts the nodes, operands first; otherwise they stay as they are, each in its epoch."""
+    place = {n: (n.meta.get("epoch", 0), i) for i, n in enumerate(graph.nodes)}
+    output = next(iter(reversed(graph.nodes)))
+    waits = {n: len(n.all_input_nodes) for n in graph.nodes}
+    ready = [(place[n], n) for n in graph.nodes if not waits[n]]
+    heapq.heapify(ready)
+    while ready:
+        _, node = heapq.heappop(ready)
+        if node is not output:
+            output.prepend(node)
+        for user in node.users:
+            waits[user] -= 1
+            if not waits[user]:
+                heapq.heappush(ready, (place[user], user))
+
+
+class _Module(torch.nn.Module):
+    """For the graph: fx calls modules."""
+
+    def __init__(self, running):
+        super().__init__()
+        self.running = running
+
+    def forward(self, *tensors):
+        return self.running(*tensors)
+
+
+class _NotOurs(OperatorSupportBase):
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def is_node_supported(self, submodules, node):
+        if node.op != "call_function" or node.meta["epoch"] != self.epoch:
+            return False
+        return not (node.target is operator.getitem and node.args[0].op == "call_module")
+
+
+def _rest(graph_module, options):
+    return torch.compile(graph_module) if options.rest == "inductor" else graph_module
+
+
+def _compile_the_rest(graph_module, options):
+    for epoch in sorted({n.meta["epoch"] for n in graph_module.graph.nodes if "epoch" in n.meta}):
+        partitioner = CapabilityBasedPartitioner(graph_module, _NotOurs(epoch),
+                                                 allows_single_node_partition=True)
+        worth = [p for p in partitioner.propose_partitions() if any(map(_is_work, p.nodes))]
+        partitioner.fuse_partitions(worth, prefix=f"torch_{epoch}_")
+    for name, module in list(graph_module.named_children()):
+        if name.startswith("torch_"):
+            setattr(graph_module, name, _rest(module, options))
+
+
+def _is_work(node):
+    value = node.meta.get("val")
+    return (node.target not in _AS_THEY_ARE and isinstance(value, torch.Tensor)
+            and (not isinstance(value.numel(), int) or value.numel() > _SMALL))

@@ -1,0 +1,235 @@
+"""Blocks as functions of tensors: rewritten for the gradients that are asked for, compiled for the
+sizes that come, behind an autograd function."""
+
+from functools import cached_property
+
+import torch
+
+from . import native
+
+
+class BlockFunction:
+    """A text's last block as a differentiable function. Functions of one text share their
+    schedules. A subclass says how tensors lie in it."""
+
+    def __init__(self, text, params, results, dtypes, quiet=()):
+        """`params`, `results`: names. `quiet`: results that no gradient is expected for; one that
+        comes all the same costs another forward."""
+        self.text, self.params, self.results, self.dtypes = text, params, results, dtypes
+        self.expected = tuple(n for n, d in zip(results, dtypes)
+                              if d.is_floating_point and n not in quiet)
+        self.keeps_inputs = bool(quiet)
+
+    # ---- of a subclass
+
+    def sizes_of(self, tensors):
+        """(name, extent) pairs, sorted."""
+        raise NotImplementedError
+
+    def nominal_sizes(self):
+        """The same for the choice of what forward keeps, before any tensor is there."""
+        return ()
+
+    def result_shape(self, index, sizes):
+        raise NotImplementedError
+
+    def empty_result(self, index, sizes, device):
+        return torch.empty(self.result_shape(index, sizes), dtype=self.dtypes[index],
+                           device=device)
+
+    def bound_param(self, index, tensor, sizes):
+        """The view that the block is given."""
+        return tensor
+
+    def bound_result(self, index, tensor, sizes):
+        return tensor
+
+    # ---- running
+
+    def __call__(self, *tensors):
+        """The results, as a tuple."""
+        if torch.is_grad_enabled() and self.expected:
+            needs = tuple(t.requires_grad for t in tensors)
+            if any(needs):
+                return _Differentiable.apply(self, needs, *tensors)
+        return self.forward(self._plain, tensors)[0]
+
+    @cached_property
+    def _plain(self):
+        return native.rewrite(self.text, sizes=self.nominal_sizes())
+
+    def rewritten(self, needs, of):
+        """Forward and backward where the parameters with True in `needs` have gradients."""
+        wrt = tuple(n for n, needed in zip(self.params, needs) if needed)
+        return native.rewrite(self.text, grad=True, of=of, wrt=wrt, sizes=self.nominal_sizes())
+
+    def forward(self, made, tensors):
+        """(results, {name: tensor} of all that the schedule gives)."""
+        sizes, device = self.sizes_of(tensors), tensors[0].device
+        half = made["forward"]
+        schedule = native.opened(half["text"], half["name"], sizes, device.type)
+        results = tuple(self.empty_result(i, sizes, device) for i in range(len(self.results)))
+        out = {n: self.bound_result(i, results[i], sizes) for i, n in enumerate(self.results)}
+        for name in schedule.results:
+            if name not in out:
+                out[name] = torch.empty(schedule.shapes[name], dtype=schedule.dtypes[name],
+                                        device=device)
+        given = {n: self.bound_param(i, tensors[i], sizes) for i, n in enumerate(self.params)}
+        schedule.run([given[n] for n in schedule.params], [out[n] for n in schedule.results],
+                     device)
+        return results, out
+
+    def backward(self, made, tensors, kept, gradients):
+        """The gradient of each parameter; None where there is none. `gradients`: by result."""
+        sizes, device = self.sizes_of(tensors), tensors[0].device
+        half = made["backward"]
+        schedule = native.opened(half["text"], half["name"], sizes, device.type)
+        given, out, found = dict(kept), {}, [None] * len(tensors)
+        for index, name in enumerate(self.results):
+            if "d_" + name in schedule.params:
+                gradient = gradients.get(name)
+                if gradient is None:
+                    shape = self.result_shape(index, sizes)
+                    gradient = torch.zeros((), dtype=self.dtypes[index], device=device)
+                    gradient = gradient.expand(shape)
+                given["d_" + name] = self.bound_result(index, gradient, sizes)
+        for index, (name, tensor) in enumerate(zip(self.params, tensors)):
+            if name in schedule.params:
+                given[name] = self.bound_param(index, tensor, sizes)
+            if "d_" + name in schedule.results:
+                order = sorted(range(tensor.dim()), key=lambda a, t=tensor: (-t.stride(a), a))
+                found[index] = empty_as(tensor.shape, order, tensor.dtype, device)
+                out["d_" + name] = self.bound_param(index, found[index], sizes)
+        schedule.run([given[n] for n in schedule.params], [out[n] for n in schedule.results],
+                     device)
+        return found
+
+
+def empty_as(shape, order, dtype, device):
+    """An uninitialised tensor whose axes lie in memory in that order, the outermost first."""
+    if order == sorted(order):
+        return torch.empty(shape, dtype=dtype, device=device)
+    made = torch.empty([shape[a] for a in order], dtype=dtype, device=device)
+    return made.permute([order.index(a) for a in range(len(order))])
+
+
+class RegionFunction(BlockFunction):
+    """A Block of regions.py."""
+
+    def __init__(self, block, quiet=()):
+        names = [f"r{i}" for i in range(len(block.results))]
+        super().__init__(block.text, [f"p{i}" for i in range(len(block.inputs))], names,
+                         [n.meta["val"].dtype for n in block.results],
+                         [name for name, node in zip(names, block.results) if node in quiet])
+        self.block = block
+
+    def __call__(self, *tensors):
+        """On the tensors of the nodes that the block's inputs come from."""
+        return super().__call__(*(s.of(t) for s, t in zip(self.block.inputs, tensors)))
+
+    def nominal_sizes(self):
+        return tuple((n, e if isinstance(e, int) else 1024)
+                     for n, e in sorted(self.block.extents.items()))
+
+    @cached_property
+    def _unknown(self):
+        """(parameter, axis, name) of the extents that are known only now."""
+        return [(i, axis, name) for i, binding in enumerate(self.block.params)
+                for axis, name in binding.unknown()]
+
+    def sizes_of(self, tensors):
+        extents = dict(self.block.extents)
+        for index, axis, name in self._unknown:
+            extents[name] = tensors[index].shape[axis]
+        return tuple(sorted(extents.items()))
+
+    def result_shape(self, index, sizes):
+        return self.block.outputs[index].shape(dict(sizes))
+
+    def empty_result(self, index, sizes, device):
+        return empty_as(self.result_shape(index, sizes), self.block.strides[index],
+                        self.dtypes[index], device)
+
+    def bound_param(self, index, tensor, sizes):
+        return self.block.params[index].bound(tensor, dict(sizes))
+
+    def bound_result(self, index, tensor, sizes):
+        return self.block.outputs[index].bound(tensor, dict(sizes))
+
+
+class _Shape:
+    """What backward needs of a tensor that it does not read."""
+
+    def __init__(self, tensor):
+        self.shape, self._stride = tensor.shape, tensor.stride()
+        self.dtype, self.device = tensor.dtype, tensor.device
+
+    def stride(self, axis):
+        return self._stride[axis]
+
+    def dim(self):
+        return len(self.shape)
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, needs, *tensors):
+        made = function.rewritten(needs, function.expected)
+        results, out = function.forward(made, tensors)
+        wanted = {p["name"] for p in made["backward"]["params"]}
+        # NOTE: results are saved as they were returned, so that autograd sees no cycle.
+        kept = [n for n in out if n in wanted and n not in function.results]
+        again = [i for i, n in enumerate(function.results) if n in wanted]
+        read = [i for i, n in enumerate(function.params) if function.keeps_inputs or n in wanted]
+        ctx.save_for_backward(*(tensors[i] for i in read), *(out[n] for n in kept),
+                              *(results[i] for i in again))
+        ctx.names = read, kept, again
+        ctx.function, ctx.made, ctx.needs = function, made, needs
+        ctx.like = [None if i in read else _Shape(t) for i, t in enumerate(tensors)]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *(r for r, d in zip(results, function.dtypes) if not d.is_floating_point))
+        return results
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        if not torch.is_grad_enabled():
+            return _Differentiable.first(ctx, gradients)
+        with torch.no_grad():
+            found = _Differentiable.first(ctx, gradients)
+        return tuple(None if g is None else _Once.apply(g.requires_grad_()) for g in found)
+
+    @staticmethod
+    def first(ctx, gradients):
+        function, made = ctx.function, ctx.made
+        given = {n: g for n, g in zip(function.results, gradients) if g is not None}
+        if not given:
+            return (None, None, *[None] * len(ctx.like))
+        read, names, again = ctx.names
+        saved = iter(ctx.saved_tensors)
+        tensors = list(ctx.like)
+        for i in read:
+            tensors[i] = next(saved)
+        kept, sizes = {n: next(saved) for n in names}, function.sizes_of(tensors)
+        for i in again:
+            kept[function.results[i]] = function.bound_result(i, next(saved), sizes)
+        if set(given) - set(function.expected):
+            # A gradient that was not expected: forward has not kept what it takes.
+            of = tuple(n for n in function.results if n in given or n in function.expected)
+            made = function.rewritten(ctx.needs, of)
+            kept = function.forward(made, tensors)[1]
+        return (None, None, *function.backward(made, tensors, kept, given))
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that has no derivative of its own."""
+
+    @staticmethod
+    def forward(ctx, gradient):
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError("CODA derives first gradients only: a second derivative went through a "
+                           "region that it fused; compute it with the model uncompiled, or with "
+                           'backend="eager"')

@@ -1,0 +1,72 @@
+"""Dynamo's graph in one spelling: ATen operators before autograd, on fake tensors.
+
+`F.linear`, `nn.functional.silu`, `x.float()` and `operator.add` all become the operators that
+PyTorch dispatches; composite ones (linear, rms_norm, scaled_dot_product_attention) stay whole.
+"""
+
+import torch
+from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+aten = torch.ops.aten
+
+
+def normalised(graph_module, example_inputs):
+    """A GraphModule of ATen operators with the same inputs and outputs; a node's meta["val"] is its
+    fake tensor, meta["epoch"] counts writes. `example_inputs`: as Dynamo gives them to a
+    backend."""
+    mode = detect_fake_mode(example_inputs) or FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [_faked(each, mode) for each in example_inputs]
+    trace = make_fx(graph_module, tracing_mode="real", pre_dispatch=True,
+                    _allow_non_fake_inputs=True)
+    with mode:
+        made = trace(*fakes)
+    _simplify(made)
+    _count_epochs(made.graph)
+    return made
+
+
+def _simplify(graph_module):
+    """Drops what has no effect: an empty piece of a concatenation (a cache that is empty would cost
+    a copy), and detaching a constant in place."""
+    graph = graph_module.graph
+    for node in list(graph.nodes):
+        stands_for = None
+        if node.target is aten.detach_.default and \
+                node.args[0].target is aten.lift_fresh_copy.default:
+            stands_for = node.args[0]
+        elif node.target is aten.cat.default:
+            value = node.meta["val"]
+            full = [p for p in node.args[0] if p.meta["val"].numel() != 0]
+            if len(full) == 1 and full[0].meta["val"].shape == value.shape \
+                    and full[0].meta["val"].dtype == value.dtype:
+                (stands_for,) = full
+        if stands_for is not None:
+            node.replace_all_uses_with(stands_for)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _count_epochs(graph):
+    """meta["epoch"] of every node: one that writes into a tensor is alone in its epoch, and no node
+    may move to another."""
+    epoch = 0
+    for node in graph.nodes:
+        writes = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+        epoch += writes
+        node.meta["epoch"] = epoch
+        epoch += writes
+
+
+def _faked(given, mode):
+    """The fake tensor of a real one, with the symbols that Dynamo gave its sizes."""
+    if not isinstance(given, torch.Tensor) or isinstance(given, FakeTensor):
+        return given
+    context = TracingContext.try_get()
+    symbolic = context and context.tensor_to_context.get(given)
+    if symbolic is None:
+        return mode.from_tensor(given, static_shapes=True)
+    return mode.from_tensor(given, symbolic_context=symbolic, source=symbolic.tensor_source,
+                            trace=False)

@@ -1,0 +1,324 @@
+"""A region while it is translated: what operators.py says its operators with.
+
+Elementwise work with broadcasting, views, splits and joins along the last axis, products and
+reductions: each names the axes that must be the same, and writes a statement.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from .axes import Factor, Mismatch, product, resolved, same
+from .region_text import Joined, Statement, Text, Value, like
+
+aten = torch.ops.aten
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class Untranslatable(Exception):
+    """Why a node cannot be said in the language."""
+
+
+@dataclass(eq=False)
+class Source:
+    """What a parameter stands for: a node's tensor, or `size` elements of its last axis."""
+
+    node: object
+    start: int = 0
+    size: int = None
+
+    def of(self, tensor):
+        return tensor if self.size is None else tensor.narrow(-1, self.start, self.size)
+
+
+# Through these, equal halves stay equal, where all other operands are numbers.
+_POINTWISE = {aten.cos.default, aten.sin.default, aten.mul.Tensor, aten.add.Tensor, aten.to.dtype,
+              aten._to_copy.default, aten.unsqueeze.default, aten.contiguous.default,
+              aten.detach.default, aten.to.device}
+
+
+def halves_are_equal(node):
+    """Whether the last axis of a node's tensor is the same twice: cat((x, x), -1) and maps of it."""
+    while node.target in _POINTWISE and len(node.all_input_nodes) == 1:
+        if node.target is aten.unsqueeze.default and node.args[1] in (-1, node.meta["val"].dim()):
+            return False
+        (node,) = node.all_input_nodes
+    return (node.target is aten.cat.default and len(node.args[0]) == 2
+            and node.args[0][0] is node.args[0][1]
+            and (node.args[1] if len(node.args) > 1 else 0) in (-1, node.meta["val"].dim() - 1))
+
+
+class Region:
+    """Translates nodes in order; `of` maps a node to its Value. `table`: from targets to functions
+    of the Region and the node's arguments, where tensors are Values."""
+
+    def __init__(self, table):
+        self.table, self.text, self.of, self.node = table, Text(), {}, None
+        self._splits = {}
+
+    def translate(self, node):
+        self.node = node
+        known = lambda n: self.of[n] if n in self.of else n
+        args = torch.fx.map_arg(node.args, known)
+        kwargs = torch.fx.map_arg(node.kwargs, known)
+        try:
+            self.of[node] = self.table[node.target](self, *args, **kwargs)
+        except Mismatch as error:
+            raise Untranslatable(str(error)) from None
+        except TypeError as error:
+            raise Untranslatable(f"arguments that its translation lacks ({error})") from None
+
+    @property
+    def meta(self):
+        return self.node.meta["val"]
+
+    # ---- elementwise
+
+    def elementwise(self, words, *operands, dtype=None):
+        """`words`: with the operands' numbers in braces, like "{0} + {1}". Operands are Values or
+        numbers."""
+        dtype = dtype or self.meta.dtype
+        values = [o for o in operands if isinstance(o, Value)]
+        joined = next((v for v in values if v.joined), None)
+        if joined is not None:
+            pieces = self._by_pieces(joined, words, operands, dtype)
+            if pieces is not None:
+                return pieces
+        operands = self._aligned([self.written(o) for o in operands])
+        values = [o for o in operands if isinstance(o, Value)]
+        axes = self._broadcast([v.axes for v in values])
+        result = self.text.say(self._filled(words, operands), axes, dtype, like(*values))
+        result.made = (words, operands)
+        return result
+
+    def _filled(self, words, operands):
+        filled = []
+        for i, part in enumerate(words.replace("}", "{").split("{")):
+            filled.append(operands[int(part)] if i % 2 else part)
+        return filled
+
+    def _aligned(self, operands):
+        """Broadcast from the right; factors that are the same position become the same."""
+        values = [o for o in operands if isinstance(o, Value)]
+        for other in values[1:]:
+            self._match(values[0], other)
+        return operands if len(values) < 2 else [
+            self._renamed(o, values[0]) if isinstance(o, Value) and o is not values[0] else o
+            for o in operands]
+
+    def _match(self, first, other):
+        for a, b in zip(reversed(first.axes), reversed(other.axes)):
+            if resolved(a) and resolved(b):
+                self.text.axes.match(a, b)
+
+    def _renamed(self, value, like_this):
+        """The value with the other's names where both could not be joined."""
+        pairs = []
+        for a, b in zip(reversed(like_this.axes), reversed(value.axes)):
+            if resolved(a) and resolved(b):
+                pairs += self.text.axes.match(a, b)
+        if not pairs:
+            return value
+        new = {b: a for a, b in pairs}
+        held = set(value.factors())
+        if any(a in held for a in new.values()):
+            raise Untranslatable("a tensor that would have one dimension twice")
+        swap = lambda axis: [new.get(f, f) for f in resolved(axis)]
+        dims = lambda: [swap(d) for d in value.dims()]
+        return self.text.say([value, " as [", dims, "]"], [swap(a) for a in value.axes],
+                             value.dtype, dims)
+
+    @staticmethod
+    def _broadcast(all_axes):
+        rank = max(map(len, all_axes))
+        made = []
+        for position in range(rank):
+            axis = []
+            for axes in all_axes:
+                at = position - (rank - len(axes))
+                if at >= 0 and resolved(axes[at]):
+                    axis = axes[at]
+                    break
+            made.append(axis)
+        return made
+
+    def _by_pieces(self, joined, words, operands, dtype):
+        """Piece by piece, where every operand is whole or falls into the same pieces."""
+        whole = joined.joined.whole
+        extents = [self._piece_factors(joined, p) for p in joined.joined.pieces]
+        per_operand = []
+        for operand in operands:
+            if not isinstance(operand, Value):
+                per_operand.append([operand] * len(extents))
+            elif operand.joined:
+                other = operand.joined
+                if not same([other.whole], [whole]) or [self._piece_factors(operand, p)
+                                                        for p in other.pieces] != extents:
+                    return None
+                per_operand.append(other.pieces)
+            elif resolved(operand.axes[-1]) if operand.axes else False:
+                self._match(joined, operand)
+                if whole.resolve()[0] not in operand.factors():
+                    return None
+                per_operand.append(self.split(operand, whole, extents))
+            else:
+                per_operand.append([operand] * len(extents))
+        pieces = [self.elementwise(words, *each, dtype=dtype) for each in zip(*per_operand)]
+        axes = self._broadcast([o.axes for o in operands if isinstance(o, Value)])
+        return self.join(whole, pieces, axes, dtype)
+
+    @staticmethod
+    def _piece_factors(joined, piece):
+        return resolved(piece.axes[-1])
+
+    # ---- layout
+
+    def written(self, value):
+        """The value with its pieces joined by a statement."""
+        if not isinstance(value, Value) or not value.joined:
+            return value
+        whole, pieces = value.joined.whole, [self.written(p) for p in value.joined.pieces]
+        words = ["join(", [whole], ": "]
+        for i, piece in enumerate(pieces):
+            words += [", ", piece] if i else [piece]
+        first = pieces[0]
+        swapped = resolved(first.axes[-1])
+
+        def dims():
+            out = []
+            for dim in first.dims():
+                flat = resolved(dim)
+                at = next((i for i in range(len(flat))
+                           if flat[i:i + len(swapped)] == swapped), None)
+                out.append(flat if at is None
+                           else flat[:at] + [whole] + flat[at + len(swapped):])
+            return out
+        made = self.text.say(words + [")"], value.axes, value.dtype, dims)
+        value.joined = Joined(whole, pieces)
+        return made
+
+    def join(self, whole, pieces, axes, dtype):
+        made = self.text.value(axes, dtype, None)
+        made.joined = Joined(whole, pieces)
+        return made
+
+    def split(self, value, whole, pieces):
+        """Values of the pieces (lists of factors) of a factor of the value's last axis. What is
+        elementwise is split before it is computed: a rotation's halves are then whole."""
+        value = self.written(value)
+        origin, (factor,) = value.origin, resolved([whole])
+        if value.made:
+            words, operands = value.made
+            parts = [self.split(o, whole, pieces)
+                     if isinstance(o, Value) and factor in o.factors() else [o] * len(pieces)
+                     for o in operands]
+            return [self.elementwise(words, *each, dtype=value.dtype) for each in zip(*parts)]
+        swapped = lambda groups, piece: [
+            [g for f in resolved(group) for g in (piece if f is factor else [f])]
+            for group in groups]
+        key = (origin, tuple(tuple(p) for p in pieces))
+        if key not in self._splits and origin.source is not None:
+            self._splits[key] = self._cut_params(origin, pieces, swapped)
+        if key not in self._splits:
+            self._splits[key] = [
+                self.text.value(swapped(origin.axes, piece), value.dtype,
+                                lambda piece=piece: swapped(origin.dims(), piece))
+                for piece in pieces]
+            words = ["split(", origin, ", ", [factor], ": "]
+            for i, piece in enumerate(pieces):
+                words += [", ", piece] if i else [piece]
+            self.text.statements.append(Statement(self._splits[key], words + [")"]))
+        return [self.view_of(made, swapped(value.axes, piece))
+                for made, piece in zip(self._splits[key], pieces)]
+
+    def _cut_params(self, param, pieces, swapped):
+        """Pieces of a parameter are parameters: views that cost nothing. A table whose halves are
+        equal is one."""
+        sizes = [product(piece) for piece in pieces]
+        if len(sizes) == 2 and sizes[0] == sizes[1] and halves_are_equal(param.source.node):
+            first = self.text.param(swapped(param.axes, pieces[0]), param.dtype,
+                                    Source(param.source.node, 0, sizes[0]))
+            return [first, first]
+        made, start = [], 0
+        for piece, size in zip(pieces, sizes):
+            made.append(self.text.param(swapped(param.axes, piece), param.dtype,
+                                        Source(param.source.node, start, size)))
+            start += size
+        return made
+
+    def view_of(self, value, axes):
+        made = self.text.value(axes, value.dtype, value.dims)
+        made.alias = value
+        return made
+
+    def cut(self, value, sizes):
+        """The last axis of a value in pieces of these sizes, as new factors."""
+        last = resolved(value.axes[-1])
+        if len(last) != 1:
+            raise Untranslatable("a split of an axis that is a product")
+        (whole,) = last
+        if sum(sizes) != whole.extent:
+            raise Untranslatable("a split that leaves something out")
+        known = self._cuts(whole).get(tuple(sizes))
+        if known is None:
+            known = self._pieces(whole, sizes)
+            self._cuts(whole)[tuple(sizes)] = known
+        return self.split(value, whole, known)
+
+    def _cuts(self, whole):
+        return self._splits.setdefault(whole, {})
+
+    @staticmethod
+    def _pieces(whole, sizes):
+        if len(sizes) == 2 and sizes[0] == sizes[1]:
+            half = Factor(sizes[0], ("half", whole))
+            return [[half], [half]]
+        pieces = [[Factor(s)] for s in sizes]
+        if len(sizes) == 2:
+            pieces[1] = [Factor(sizes[1], ("rest", whole, pieces[0][0]))]
+        return pieces
+
+    # ---- products and reductions
+
+    def product(self, left, right, left_axis, right_axis, axes, dtype):
+        """Contracts an axis of each; `axes` of the result."""
+        left, right = self.written(left), self.written(right)
+        if self.text.axes.match(left.axes[left_axis], right.axes[right_axis]):
+            raise Untranslatable("a product over a dimension that one operand has twice")
+        gone = resolved(left.axes[left_axis])
+        if not gone:
+            raise Untranslatable("a product over an axis of 1")
+        stays = [f for f in left.factors() if f not in gone]
+        if set(stays) & {f for f in right.factors() if f not in gone}:
+            raise Untranslatable("a product of matrices one by one")
+        if not stays:
+            raise Untranslatable("a product of vectors")
+        self.text.rows += stays
+        keep = lambda v: [[f for f in resolved(d) if f not in resolved(gone)] for d in v.dims()]
+        dims = lambda: [d for d in keep(left) + keep(right) if d]
+        words = [left, " @[", _listed(gone), "] ", right]
+        return self.text.say(words, axes, dtype, dims)
+
+    def reduced(self, name, value, keepdim, dtype, over=(-1,)):
+        """Over the last axis."""
+        if list(over) not in ([-1], [len(value.axes) - 1]) or value.dtype not in FLOATS:
+            raise Untranslatable("a reduction over another axis than the last")
+        value = self.written(value)
+        gone = resolved(value.axes[-1])
+        if not gone:
+            raise Untranslatable("a reduction over an axis of 1")
+        dims = lambda: [d for d in ([f for f in resolved(d) if f not in resolved(gone)]
+                                    for d in value.dims()) if d]
+        axes = value.axes[:-1] + ([[]] if keepdim else [])
+        return self.text.say([f"{name}(", value, ", ", gone, ")"], axes, dtype, dims)
+
+
+    def mean(self, value, keepdim, over, dtype):
+        total = self.reduced("sum", value, keepdim, dtype, over)
+        sizes = [w for f in resolved(value.axes[-1]) for w in (" / size(", [f], ")")]
+        return self.text.say([total, *sizes], total.axes, dtype, total.dims)
+
+
+def _listed(factors):
+    """As names in a bracket: @[H, E]."""
+    return lambda: [[f] for f in resolved(factors)]

@@ -1,0 +1,221 @@
+"""The parts of a graph that become CODA blocks, and the blocks."""
+
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from .axes import extent_of, fresh_axis, resolved
+from .region_text import grouped
+from .operators import TABLE
+from .region import Region, Source, Untranslatable
+
+# What makes a region worth a schedule: a product, or a reduction over rows.
+aten = torch.ops.aten
+WORTH = {aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default,
+         aten.mean.dim, aten.rms_norm.default, aten.layer_norm.default,
+         aten.cross_entropy_loss.default}
+
+
+@dataclass(eq=False)
+class Binding:
+    """How a tensor of the graph lies in the block: without axes of 1, one axis a factor, in the
+    order of the block's dimensions. `sizes`: a factor's extent, None for one that is known only
+    when it runs."""
+
+    sizes: list  # of each axis of the graph's tensor, those of its factors
+    order: list  # of the factors
+    names: list  # of the factors, in the graph's order
+
+    @property
+    def is_plain(self):
+        return all(len(s) == 1 for s in self.sizes) and self.order == sorted(self.order)
+
+    def bound(self, tensor, extents):
+        """The view that the block is given. `extents`: by name."""
+        if self.is_plain:
+            return tensor
+        at = iter(self.names)
+        shape = [extents[name] if factor is None else factor
+                 for factors in self.sizes for factor, name in zip(factors, at)]
+        return tensor.view(shape).permute(self.order)
+
+    def unknown(self):
+        """(axis, name) of the factors that are known only when it runs."""
+        at = iter(self.names)
+        return [(axis, name) for axis, factors in enumerate(self.sizes)
+                for factor, name in zip(factors, at) if factor is None and len(factors) == 1]
+
+    def shape(self, extents):
+        """Of the graph's tensor. `extents`: by name."""
+        at = iter(self.names)
+        return [prod(extents[name] if factor is None else factor
+                     for factor, name in zip(factors, at)) for factors in self.sizes]
+
+
+@dataclass(eq=False)
+class Block:
+    """A region as a text. `results`: the graph's nodes that others read."""
+
+    text: str
+    inputs: list  # Sources
+    results: list
+    params: list  # Bindings
+    outputs: list  # Bindings
+    extents: dict  # name of a factor → extent
+    strides: list  # of each result's axes, the order in which they lie in memory
+    nodes: list = field(default_factory=list)
+
+    @property
+    def has_product(self):
+        return " @[" in self.text
+
+
+class _Supported(OperatorSupportBase):
+    def __init__(self, refused, epoch):
+        self.refused, self.epoch = refused, epoch
+
+    def is_node_supported(self, submodules, node):
+        return (node.op == "call_function" and node not in self.refused
+                and node.target in TABLE and node.meta["epoch"] == self.epoch)
+
+
+def find(graph_module):
+    """(blocks, reasons): regions as Blocks, and {node: why it stays with PyTorch}."""
+    reasons = {}
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function" and node.target not in TABLE:
+            reasons[node] = "the language lacks it"
+    for node in _beside_everything(graph_module.graph):
+        reasons[node] = "beside no product and no norm"
+    for node in _tables(graph_module.graph):
+        reasons[node] = "computed from no activation"
+    epochs = sorted({n.meta["epoch"] for n in graph_module.graph.nodes})
+    return [b for e in epochs for b in _blocks_of(graph_module, e, reasons)], reasons
+
+
+def _blocks_of(graph_module, epoch, reasons):
+    """Of the nodes of one epoch; adds to the reasons."""
+    order = {n: i for i, n in enumerate(graph_module.graph.nodes)}
+    while True:
+        partitions = CapabilityBasedPartitioner(
+            graph_module, _Supported(reasons, epoch), allows_single_node_partition=True
+        ).propose_partitions()
+        blocks, again = [], False
+        for partition in partitions:
+            nodes = sorted(partition.nodes, key=order.__getitem__)
+            if not any(n.target in WORTH for n in nodes):
+                for n in nodes:
+                    reasons.setdefault(n, "beside no product and no norm")
+                continue
+            try:
+                blocks.append(block_of(nodes))
+            except Refused as refused:
+                reasons[refused.node] = refused.why
+                again = True
+        if not again:
+            return blocks
+
+
+def _beside_everything(graph):
+    """Nodes that could be said, and that no chain of such nodes leads from or to what is worth
+    it."""
+    known = {n for n in graph.nodes if n.op == "call_function" and n.target in TABLE}
+    reached, todo = set(), [n for n in known if n.target in WORTH]
+    while todo:
+        node = todo.pop()
+        if node in reached:
+            continue
+        reached.add(node)
+        todo += [n for n in (*node.all_input_nodes, *node.users) if n in known]
+    return known - reached
+
+
+def _tables(graph):
+    """Nodes that no product, norm or embedding and nothing with a gradient leads to, like tables of
+    positions."""
+    alive, made = set(), set()
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        value = node.meta.get("val")
+        if node.target in WORTH or node.target is aten.embedding.default or \
+                getattr(value, "requires_grad", False) or alive & set(node.all_input_nodes):
+            alive.add(node)
+        else:
+            made.add(node)
+    return made
+
+
+class Refused(Exception):
+    def __init__(self, node, why):
+        super().__init__(f"{node}: {why}")
+        self.node, self.why = node, why
+
+
+def block_of(nodes):
+    """The Block of these nodes. Raises Refused for the first that cannot be said."""
+    region, inside = Region(TABLE), set(nodes)
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source in inside or source in region.of:
+                continue
+            value = source.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                raise Refused(node, "a number that is known only when it runs")
+            region.of[source] = region.text.param([fresh_axis(s) for s in value.shape],
+                                                  value.dtype, Source(source))
+        try:
+            region.translate(node)
+        except Untranslatable as why:
+            raise Refused(node, str(why)) from None
+    results = [n for n in nodes if any(u not in inside for u in n.users)]
+    values = []
+    for node in results:
+        value = region.of[node]
+        if isinstance(value, (list, tuple)):
+            raise Refused(node, "several tensors at once leave the region")
+        if value.origin.source is not None:
+            raise Refused(node, "another view of what PyTorch has")
+        values.append(region.written(value))
+    return _rendered(region, nodes, results, values)
+
+
+def _rendered(region, nodes, results, values):
+    text = region.text
+    rows = text.row_factors()
+    declared, strides = [], []
+    for node, value in zip(results, values):
+        meta = node.meta["val"]
+        if len(value.axes) != meta.dim():
+            raise Refused(node, f"internal: {len(value.axes)} axes for {tuple(meta.shape)}")
+        order = sorted(range(meta.dim()), key=lambda a: (-_stride(meta, a), a))
+        axes = [resolved(value.axes[a]) for a in order]
+        flat = [f for axis in axes for f in axis]
+        dims = grouped(axes, rows)
+        if [f for d in dims for f in d] != flat:  # it lies otherwise
+            dims = [axis for axis in axes if axis]
+        declared.append(dims)
+        strides.append(order)
+    try:
+        rendered, names = text.render("region", list(zip(values, declared)))
+    except Exception as error:
+        raise Refused(nodes[-1], f"no text: {error}") from error
+
+    def binding(axes, dims):
+        factors = [f for axis in axes for f in resolved(axis)]
+        target = [f for d in dims for f in resolved(d)]
+        static = lambda f: f.extent if isinstance(f.extent, int) else None
+        return Binding([[static(f) for f in resolved(axis)] for axis in axes],
+                       [factors.index(f) for f in target], [names.get(f) for f in factors])
+    return Block(rendered, [p.source for p in text.params], results,
+                 [binding(p.axes, p.dims()) for p in text.params],
+                 [binding(v.axes, d) for v, d in zip(values, declared)],
+                 {name: f.extent for f, name in names.items()}, strides, nodes)
+
+
+def _stride(meta, axis):
+    stride = extent_of(meta.stride(axis))
+    return stride if isinstance(stride, int) else int(meta.stride(axis).node.hint)
