@@ -10,7 +10,8 @@ import coda_epilogue as coda
 MLP = """coda 1
 use "prelude.coda"
 
-block mlp(x: bf16[M, D], gamma: bf16[D], gate: bf16[F, D], up: bf16[F, D], down: bf16[D, F], eps: f32)
+block mlp(
+    x: bf16[M, D], gamma: bf16[D], gate: bf16[F, D], up: bf16[F, D], down: bf16[D, F], eps: f32)
     -> (out: bf16[M, D]) {
   n = rmsnorm(x, gamma, eps)
   out = x + (silu(n @ gate) * (n @ up)) @ down

@@ -5,6 +5,8 @@ outermost first; an axis of extent 1 has none. Operators say which axes are the 
 are then joined, or split where one axis is another's product: [2048] against [16, 128].
 """
 
+from itertools import count
+
 import torch
 
 
@@ -24,10 +26,11 @@ class Factor:
     """Joined with others or split into a product: resolve() says what it is now. `part` is how a
     piece of another factor is written: ("half", whole) or ("rest", whole, taken)."""
 
-    __slots__ = ("extent", "part", "_is")
+    __slots__ = ("extent", "part", "age", "_is")
+    _made = count()
 
     def __init__(self, extent, part=None):
-        self.extent, self.part, self._is = extent, part, None
+        self.extent, self.part, self.age, self._is = extent, part, next(Factor._made), None
 
     def resolve(self):
         """The factors, outermost first, that this one is a product of."""
@@ -93,7 +96,8 @@ class Axes:
         """False where some tensor has both, or both are pieces."""
         if (a.part and b.part) or not self._may_join(a, b):
             return False
-        if b.part:
+        # The older one stays: what was said of it holds on.
+        if b.part or (not a.part and b.age < a.age):
             a, b = b, a
         b.become([a])
         return True

@@ -92,7 +92,9 @@ class BlockFunction:
                     shape = self.result_shape(index, sizes)
                     gradient = torch.zeros((), dtype=self.dtypes[index], device=device)
                     gradient = gradient.expand(shape)
-                given["d_" + name] = self.bound_result(index, gradient, sizes)
+                # Dense, as kernels are compiled for: a copy of one tensor at most, where attention
+                # or a sum gave it otherwise.
+                given["d_" + name] = self.bound_result(index, gradient, sizes).contiguous()
         for index, (name, tensor) in enumerate(zip(self.params, tensors)):
             if name in schedule.params:
                 given[name] = self.bound_param(index, tensor, sizes)

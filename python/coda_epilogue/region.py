@@ -38,7 +38,7 @@ _POINTWISE = {aten.cos.default, aten.sin.default, aten.mul.Tensor, aten.add.Tens
 
 
 def halves_are_equal(node):
-    """Whether the last axis of a node's tensor is the same twice: cat((x, x), -1) and maps of it."""
+    """Whether the last axis of a tensor is the same twice: cat((x, x), -1) and maps of it."""
     while node.target in _POINTWISE and len(node.all_input_nodes) == 1:
         if node.target is aten.unsqueeze.default and node.args[1] in (-1, node.meta["val"].dim()):
             return False

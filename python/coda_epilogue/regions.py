@@ -19,6 +19,12 @@ WORTH = {aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.d
          aten.cross_entropy_loss.default}
 
 
+def is_worth(node):
+    """Of products of many matrices, which are no layer's, none is."""
+    return node.target in WORTH and (node.target is not aten.matmul.default
+                                     or node.args[1].meta["val"].dim() == 2)
+
+
 @dataclass(eq=False)
 class Binding:
     """How a tensor of the graph lies in the block: without axes of 1, one axis a factor, in the
@@ -106,7 +112,7 @@ def _blocks_of(graph_module, epoch, reasons):
         blocks, again = [], False
         for partition in partitions:
             nodes = sorted(partition.nodes, key=order.__getitem__)
-            if not any(n.target in WORTH for n in nodes):
+            if not any(map(is_worth, nodes)):
                 for n in nodes:
                     reasons.setdefault(n, "beside no product and no norm")
                 continue
@@ -123,7 +129,7 @@ def _beside_everything(graph):
     """Nodes that could be said, and that no chain of such nodes leads from or to what is worth
     it."""
     known = {n for n in graph.nodes if n.op == "call_function" and n.target in TABLE}
-    reached, todo = set(), [n for n in known if n.target in WORTH]
+    reached, todo = set(), [n for n in known if is_worth(n)]
     while todo:
         node = todo.pop()
         if node in reached:
@@ -141,7 +147,7 @@ def _tables(graph):
         if node.op != "call_function":
             continue
         value = node.meta.get("val")
-        if node.target in WORTH or node.target is aten.embedding.default or \
+        if is_worth(node) or node.target is aten.embedding.default or \
                 getattr(value, "requires_grad", False) or alive & set(node.all_input_nodes):
             alive.add(node)
         else:
