@@ -224,6 +224,18 @@ class Unusual(nn.Module):
         return (self.b(F.gelu(y)).abs() ** 2.5).nan_to_num().mean()
 
 
+def test_explain_says_what_is_where_and_what_it_saves():
+    model, args = Gpt(layers=4), batch()
+    gradients(model, compiled(model)(*args, logits=True)[0])
+    said = coda_epilogue.explain()
+    assert "3 times: " in said and "5 regions, 3 of them different" in said
+    assert "never stores it" in said and "(2, 24, 128)" in said
+    moved, unfused = (float(w) for w in said.splitlines()[-1].replace(",", "").split()
+                      if w.replace(".", "").isdigit())
+    assert moved < 0.8 * unfused
+    assert "backward gemm" in said
+
+
 def test_what_is_not_understood_stays_with_pytorch():
     graph = same_step(Unusual(), torch.randn(3, 5, 16), bound=1e-5)
     left = {operator for operator, _ in graph.left.values()}

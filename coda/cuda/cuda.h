@@ -21,7 +21,7 @@ struct Options {
   Allocator allocator;
 };
 
-// On device 0 of this process, in its primary context. Throws Unsupported, with what to install,
+// On the device of this process (driver.h), in its primary context. Throws Unsupported, with what to install,
 // where there is none. Kernels are compiled for dense tensors, and so is their scratch; the first
 // run with other strides or a misaligned pointer compiles that variant, and takes memory for the
 // stream where it needs more. Other runs allocate nothing and wait for nothing, so a stream may be

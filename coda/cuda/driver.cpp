@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 
 #include "coda/core/error.h"
@@ -128,6 +129,9 @@ DeviceFacts facts_of(const EntryPoints& entry, int device, int driver) {
   return facts;
 }
 
+constexpr int kNotChosen = -1;
+std::atomic<int> chosen = kNotChosen;
+
 }  // namespace
 
 // The one attempt of this process to have a device.
@@ -177,8 +181,15 @@ struct DriverLoad {
     }
     if (result != Result::success) return "cuInit failed: " + name_of(entry, result);
 
+    // From now on no other.
+    int none = kNotChosen;
+    chosen.compare_exchange_strong(none, 0);
+    if (chosen >= count) {
+      return "device " + std::to_string(chosen) + " was asked for, but this process sees " +
+             std::to_string(count);
+    }
     int device = 0;
-    result = entry.DeviceGet(&device, 0);
+    result = entry.DeviceGet(&device, chosen);
     if (result != Result::success) return "cuDeviceGet failed: " + name_of(entry, result);
     driver.facts_ = facts_of(entry, device, version);
     const DeviceFacts& facts = driver.facts_;
@@ -195,6 +206,14 @@ struct DriverLoad {
     return std::nullopt;
   }
 };
+
+void Driver::use_device(int ordinal) {
+  int before = kNotChosen;
+  if (chosen.compare_exchange_strong(before, ordinal) || before == ordinal) return;
+  throw Unsupported("this process runs kernels on GPU " + std::to_string(before) +
+                        ", and was asked for GPU " + std::to_string(ordinal),
+                    "start one process for each GPU, as torchrun does");
+}
 
 const Driver& Driver::get() {
   const DriverLoad& load = DriverLoad::once();

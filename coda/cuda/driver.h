@@ -1,8 +1,9 @@
 // coda/cuda/driver.h: the CUDA driver, loaded when it is first asked for, and the device.
 //
 // Nothing of CUDA is needed to build: the few entry points that we call are declared here, as the
-// driver's ABI has them. One binary so runs on machines with and without a GPU. Device 0 is used
-// (CUDA_VISIBLE_DEVICES chooses it), through its primary context, which PyTorch shares.
+// driver's ABI has them. One binary so runs on machines with and without a GPU. A
+// process has one device, of those that CUDA_VISIBLE_DEVICES shows the first unless use_device()
+// says another, through its primary context, which PyTorch shares.
 #pragma once
 
 #include <cstddef>
@@ -190,9 +191,13 @@ struct DeviceFacts {
   int driver = 0;                 // the newest CUDA that the driver runs: 13000 is 13.0
 };
 
-// The loaded driver with the primary context of device 0. One for the process, never unloaded.
+// The loaded driver with the primary context of the device. One for the process, never unloaded.
 class Driver {
  public:
+  // The number of the process's device, before it is first used; later only the same again. Throws
+  // Unsupported for another.
+  static void use_device(int ordinal);
+
   // Loads it at the first call. The primary context is current on the calling thread afterwards.
   // Throws Unsupported with problem() where there is one.
   static const Driver& get();

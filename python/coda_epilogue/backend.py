@@ -56,13 +56,13 @@ def coda(graph_module, example_inputs, *, options=None, **_):
             graph_module, lambda m: torch.compile(m, backend=coda, options=given))
     graph_module = normalised(graph_module, example_inputs)
     blocks, reasons = find(graph_module)
-    report.add(graph_module, blocks, reasons)
+    quiet, moved = _beside_the_loss(graph_module, blocks), {}
+    functions = [RegionFunction(block, quiet) for block in blocks]
+    report.add(graph_module, functions, reasons, quiet)
     if not blocks:
         return _rest(graph_module, options)
-    quiet, moved = _beside_the_loss(graph_module), {}
-    for number, block in enumerate(blocks):
-        running = RegionFunction(block, quiet)
-        moved.update(_replace(graph_module, f"coda_{number}", block, running, moved))
+    for number, function in enumerate(functions):
+        moved.update(_replace(graph_module, f"coda_{number}", function, moved))
     _in_order(graph_module.graph)
     if options.rest == "inductor":
         _compile_the_rest(graph_module, options)
@@ -70,24 +70,24 @@ def coda(graph_module, example_inputs, *, options=None, **_):
     return graph_module
 
 
-def _beside_the_loss(graph_module):
-    """Results of the graph that a loss is returned beside: no gradient is expected to come through
-    them."""
+def _beside_the_loss(graph_module, blocks):
+    """Results of the graph that come from the region of its only loss, like logits: no gradient is
+    expected to come through them."""
     (output,) = [n for n in graph_module.graph.nodes if n.op == "output"]
-    results = [n for n in output.all_input_nodes if n.op != "placeholder"]
-    losses = [n for n in results if n.meta["val"].dim() == 0
-              and n.meta["val"].dtype.is_floating_point]
+    results = set(output.all_input_nodes)
+    losses = {n for n in results if isinstance(n.meta.get("val"), torch.Tensor)
+              and n.meta["val"].dim() == 0 and n.meta["val"].dtype.is_floating_point}
     if len(losses) != 1:
         return set()
-    others = set(results) - set(losses)
-    return {n for n in others if set(n.users) <= {output} or n.target is aten.linear.default}
+    return {n for b in blocks if losses & set(b.nodes) for n in results & set(b.nodes)} - losses
 
 
-def _replace(graph_module, name, block, running, moved):
+def _replace(graph_module, name, function, moved):
     """A call in place of a block's nodes. `moved`: what stands for the results of earlier ones;
     returns the same of this one."""
+    block = function.block
     graph, inside, results = graph_module.graph, set(block.nodes), {}
-    graph_module.add_module(name, _Module(running))
+    graph_module.add_module(name, _Module(function))
     with graph.inserting_after(block.nodes[-1]):
         call = after = graph.call_module(
             name, tuple(moved.get(s.node, s.node) for s in block.inputs))

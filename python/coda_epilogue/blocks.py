@@ -19,6 +19,7 @@ class BlockFunction:
         self.expected = tuple(n for n, d in zip(results, dtypes)
                               if d.is_floating_point and n not in quiet)
         self.keeps_inputs = bool(quiet)
+        self.needs = ()  # of each parameter, whether it had a gradient in the last call
 
     # ---- of a subclass
 
@@ -26,9 +27,9 @@ class BlockFunction:
         """(name, extent) pairs, sorted."""
         raise NotImplementedError
 
-    def nominal_sizes(self):
-        """The same for the choice of what forward keeps, before any tensor is there."""
-        return ()
+    def budget(self, tensors):
+        """(sizes, bytes) for the choice of what forward keeps; None: as many as pay."""
+        return (), None
 
     def result_shape(self, index, sizes):
         raise NotImplementedError
@@ -49,25 +50,26 @@ class BlockFunction:
     def __call__(self, *tensors):
         """The results, as a tuple."""
         if torch.is_grad_enabled() and self.expected:
-            needs = tuple(t.requires_grad for t in tensors)
+            needs = self.needs = tuple(t.requires_grad for t in tensors)
             if any(needs):
                 return _Differentiable.apply(self, needs, *tensors)
         return self.forward(self._plain, tensors)[0]
 
     @cached_property
     def _plain(self):
-        return native.rewrite(self.text, sizes=self.nominal_sizes())
+        return native.rewrite(self.text)
 
-    def rewritten(self, needs, of):
+    def rewritten(self, needs, of, tensors):
         """Forward and backward where the parameters with True in `needs` have gradients."""
         wrt = tuple(n for n, needed in zip(self.params, needs) if needed)
-        return native.rewrite(self.text, grad=True, of=of, wrt=wrt, sizes=self.nominal_sizes())
+        sizes, memory = self.budget(tensors)
+        return native.rewrite(self.text, grad=True, of=of, wrt=wrt, sizes=sizes, memory=memory)
 
     def forward(self, made, tensors):
         """(results, {name: tensor} of all that the schedule gives)."""
         sizes, device = self.sizes_of(tensors), tensors[0].device
         half = made["forward"]
-        schedule = native.opened(half["text"], half["name"], sizes, device.type)
+        schedule = native.opened(half["text"], half["name"], sizes, device)
         results = tuple(self.empty_result(i, sizes, device) for i in range(len(self.results)))
         out = {n: self.bound_result(i, results[i], sizes) for i, n in enumerate(self.results)}
         for name in schedule.results:
@@ -83,7 +85,7 @@ class BlockFunction:
         """The gradient of each parameter; None where there is none. `gradients`: by result."""
         sizes, device = self.sizes_of(tensors), tensors[0].device
         half = made["backward"]
-        schedule = native.opened(half["text"], half["name"], sizes, device.type)
+        schedule = native.opened(half["text"], half["name"], sizes, device)
         given, out, found = dict(kept), {}, [None] * len(tensors)
         for index, name in enumerate(self.results):
             if "d_" + name in schedule.params:
@@ -129,9 +131,10 @@ class RegionFunction(BlockFunction):
         """On the tensors of the nodes that the block's inputs come from."""
         return super().__call__(*(s.of(t) for s, t in zip(self.block.inputs, tensors)))
 
-    def nominal_sizes(self):
-        return tuple((n, e if isinstance(e, int) else 1024)
-                     for n, e in sorted(self.block.extents.items()))
+    def budget(self, tensors):
+        nominal = tuple((n, e if isinstance(e, int) else 1024)
+                        for n, e in sorted(self.block.extents.items()))
+        return nominal, None
 
     @cached_property
     def _unknown(self):
@@ -176,7 +179,7 @@ class _Shape:
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, needs, *tensors):
-        made = function.rewritten(needs, function.expected)
+        made = function.rewritten(needs, function.expected, tensors)
         results, out = function.forward(made, tensors)
         wanted = {p["name"] for p in made["backward"]["params"]}
         # NOTE: results are saved as they were returned, so that autograd sees no cycle.
@@ -218,7 +221,7 @@ class _Differentiable(torch.autograd.Function):
         if set(given) - set(function.expected):
             # A gradient that was not expected: forward has not kept what it takes.
             of = tuple(n for n in function.results if n in given or n in function.expected)
-            made = function.rewritten(ctx.needs, of)
+            made = function.rewritten(ctx.needs, of, tensors)
             kept = function.forward(made, tensors)[1]
         return (None, None, *function.backward(made, tensors, kept, given))
 

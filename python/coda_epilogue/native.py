@@ -103,6 +103,9 @@ class Schedule:
 
 @lru_cache(maxsize=4096)
 def opened(text, name, sizes, device, strides=()):
-    """The Schedule of a text, compiled once in a process. `strides`: (name, strides) pairs of
-    tensors that will not be dense."""
-    return Schedule(text, name, sizes, device, {n: list(s) for n, s in strides})
+    """The Schedule of a text on a torch.device, compiled once in a process. `strides`: (name,
+    strides) pairs of tensors that will not be dense. Raises Unsupported for a second GPU."""
+    if device.type == "cuda":
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        _library().get_function("use_gpu")(index)
+    return Schedule(text, name, sizes, device.type, {n: list(s) for n, s in strides})

@@ -27,13 +27,18 @@ def op(text, name="", dtype=None):
     Raises ProgramError, with the line of the text, where it is not in the language or the tensors
     do not fit, Unsupported where the device lacks something.
     """
-    return Op(*native.alone(text, name, dtype))
+    return Op.of(text, name, dtype)
 
 
 class Op:
     """What op() gives."""
 
-    def __init__(self, text, name):
+    @staticmethod
+    def of(text, name="", dtype=None, memory=None):
+        return Op(*native.alone(text, name, dtype), memory)
+
+    def __init__(self, text, name, memory=None):
+        """`memory`: from the sizes by name to the bytes that forward may keep."""
         self.text, self.name = text, name
         (described,) = native.describe(text)["programs"]
         self.params, self.results = described["params"], described["results"]
@@ -44,7 +49,7 @@ class Op:
         if accumulating:
             raise ProgramError(f"`{accumulating[0]}` of `{name}` adds into what it finds, which a "
                                "function cannot return\n  fix: declare it without `+`")
-        self._function = _OpFunction(text, self._names, self.params, self.results)
+        self._function = _OpFunction(text, self._names, self.params, self.results, memory)
         # NOTE: now, as Dynamo could not trace it.
         self._registered = _register(self._function, self.name)
 
@@ -97,9 +102,10 @@ def _number(value, dtype, device):
 class _OpFunction(BlockFunction):
     """Sizes come from the tensors; they lie as the declaration says."""
 
-    def __init__(self, text, names, params, results):
+    def __init__(self, text, names, params, results, memory):
         super().__init__(text, names, [r["name"] for r in results],
                          [native.DTYPES[r["dtype"]] for r in results])
+        self._memory = memory
         self._types = params
         self._param_dims = [[Dim(d) for d in p["dims"]] for p in params]
         self._result_dims = [[Dim(d) for d in r["dims"]] for r in results]
@@ -116,6 +122,12 @@ class _OpFunction(BlockFunction):
                 self._seen.clear()
             self._seen[key] = sizes
         return sizes
+
+    def budget(self, tensors):
+        if self._memory is None:
+            return (), None
+        sizes = self.sizes_of(tensors)
+        return sizes, self._memory(dict(sizes))
 
     def bound(self, tensors):
         """{name: extent}; what disagrees is found by the C++ library."""
@@ -214,7 +226,7 @@ def _register(function, name):
         return list(function.forward(function._plain, tensors)[0])
 
     def run_backward(tensors, gradients, needs):
-        made = function.rewritten(tuple(needs), function.expected)
+        made = function.rewritten(tuple(needs), function.expected, tensors)
         kept = function.forward(made, tensors)[1]
         given = {n: g for n, g in zip(function.results, gradients) if g is not None}
         found = function.backward(made, tensors, kept, given)

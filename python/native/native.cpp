@@ -297,6 +297,14 @@ ffi::Array<ffi::Any> open(const ffi::String& request) {
   return guarded([&] { return opened(json::parse(std::string(request))); });
 }
 
+// Which GPU this process uses, before it first does.
+void use_gpu(std::int64_t ordinal) {
+  guarded([&] {
+    cuda::Driver::use_device(static_cast<int>(ordinal));
+    return 0;
+  });
+}
+
 // Why there is no GPU to run on; empty: there is one.
 ffi::String gpu_problem() {
   return guarded([] { return ffi::String(cuda::Driver::problem().value_or("")); });
@@ -309,6 +317,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(retype, answered<retyped>)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(rewrite, answered<rewritten>)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(explain, answered<explained>)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(open, open)
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(use_gpu, use_gpu)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gpu_problem, gpu_problem)
 
 }  // namespace coda
