@@ -276,5 +276,10 @@ def test_options_that_do_not_exist(given, named):
         torch.compile(nn.Linear(4, 4), backend="coda", options=given)(torch.randn(2, 4))
 
 
+def test_a_mode_that_replays_cuda_graphs_is_refused():
+    with pytest.raises(Exception, match="no-cudagraphs"):
+        torch.compile(nn.Linear(4, 4), backend="coda", mode="reduce-overhead")(torch.randn(2, 4))
+
+
 def test_errors_are_the_packages_own():
     assert issubclass(coda_epilogue.ProgramError, ValueError)

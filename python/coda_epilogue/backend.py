@@ -25,17 +25,23 @@ _AS_THEY_ARE = {
     aten.detach.default, aten.contiguous.default, aten.lift_fresh_copy.default,
     aten.detach_.default, aten.scaled_dot_product_attention.default, aten.embedding.default,
     operator.getitem}
+_MODES = (None, "default", "max-autotune-no-cudagraphs")
 _SMALL = 1 << 16  # elements: what is computed on so few is not worth a compilation
 
 
 @dataclass(frozen=True)
 class Options:
-    """rest: who runs what is in no region, "inductor" or "eager"."""
+    """rest: who runs what is in no region, "inductor" or "eager"; mode: Inductor's."""
 
     rest: str = "inductor"
+    mode: str = None
 
     @staticmethod
-    def of(given):
+    def of(given, mode=None):
+        if mode not in _MODES:
+            raise ProgramError(f"mode={mode!r} replays CUDA graphs, which this backend does not\n"
+                               "  fix: leave it out, give \"max-autotune-no-cudagraphs\", or "
+                               "capture a whole step with torch.cuda.graph")
         known = {"rest": ("inductor", "eager")}
         for name, value in (given or {}).items():
             if name not in known:
@@ -44,13 +50,13 @@ class Options:
             if value not in known[name]:
                 raise ProgramError(f"the option {name} is {value!r}\n"
                                    f"  fix: give one of: {', '.join(known[name])}")
-        return Options(**(given or {}))
+        return Options(**(given or {}), mode=mode)
 
 
-def coda(graph_module, example_inputs, *, options=None, **_):
+def coda(graph_module, example_inputs, *, options=None, mode=None):
     """The backend, as torch.compile calls it: a function of the graph's inputs. `options`: those
-    of Options."""
-    given, options = options, Options.of(options)
+    of Options. `mode`: Inductor's, for the rest, without CUDA graphs."""
+    given, options = options, Options.of(options, mode)
     if has_checkpoints(graph_module):
         return split_at_checkpoints(
             graph_module, lambda m: torch.compile(m, backend=coda, options=given))
@@ -141,7 +147,9 @@ class _NotOurs(OperatorSupportBase):
 
 
 def _rest(graph_module, options):
-    return torch.compile(graph_module) if options.rest == "inductor" else graph_module
+    if options.rest == "eager":
+        return graph_module
+    return torch.compile(graph_module, mode=options.mode)
 
 
 def _compile_the_rest(graph_module, options):
