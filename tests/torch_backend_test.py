@@ -283,3 +283,12 @@ def test_a_mode_that_replays_cuda_graphs_is_refused():
 
 def test_errors_are_the_packages_own():
     assert issubclass(coda_epilogue.ProgramError, ValueError)
+
+
+def test_a_region_whose_kernels_would_be_slow_is_left_to_pytorch(monkeypatch):
+    from coda_epilogue import blocks
+
+    monkeypatch.setattr(blocks.RegionFunction, "_judge",
+                        lambda self, tensors: setattr(self, "refusal", "general; why"))
+    graph = same_step(Gpt(), *batch())
+    assert "run by PyTorch, as a kernel would be slow: general; why" in str(graph)

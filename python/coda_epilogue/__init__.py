@@ -9,5 +9,5 @@ from .loss import linear_cross_entropy
 from .op import op
 from .report import explain
 
-__all__ = ["CodaError", "InternalError", "ProgramError", "Unsupported", "explain", "linear_cross_entropy",
-           "op"]
+__all__ = ["CodaError", "InternalError", "ProgramError", "Unsupported", "explain",
+           "linear_cross_entropy", "op"]

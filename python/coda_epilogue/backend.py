@@ -63,7 +63,7 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
     graph_module = normalised(graph_module, example_inputs)
     blocks, reasons = find(graph_module)
     quiet, moved = _beside_the_loss(graph_module, blocks), {}
-    functions = [RegionFunction(block, quiet) for block in blocks]
+    functions = [RegionFunction(b, quiet, lambda m: _rest(m, options)) for b in blocks]
     report.add(graph_module, functions, reasons, quiet)
     if not blocks:
         return _rest(graph_module, options)
@@ -96,7 +96,7 @@ def _replace(graph_module, name, function, moved):
     graph_module.add_module(name, _Module(function))
     with graph.inserting_after(block.nodes[-1]):
         call = after = graph.call_module(
-            name, tuple(moved.get(s.node, s.node) for s in block.inputs))
+            name, tuple(moved.get(n, n) for n in block.outside))
     call.meta["epoch"] = block.nodes[0].meta["epoch"]
     for index, node in enumerate(block.results):
         with graph.inserting_after(after):

@@ -7,6 +7,9 @@ import torch
 
 from . import native
 
+SLOW = "general"  # how notes of kernels on the predicated path begin
+FEW_FLOPS = 2e9  # a region of fewer is as fast on either path
+
 
 class BlockFunction:
     """A text's last block as a differentiable function. Functions of one text share their
@@ -120,16 +123,51 @@ def empty_as(shape, order, dtype, device):
 class RegionFunction(BlockFunction):
     """A Block of regions.py."""
 
-    def __init__(self, block, quiet=()):
+    def __init__(self, block, quiet=(), rest=None):
+        """`rest`: from the region as a GraphModule to a function by PyTorch, for where that is
+        faster."""
         names = [f"r{i}" for i in range(len(block.results))]
         super().__init__(block.text, [f"p{i}" for i in range(len(block.inputs))], names,
                          [n.meta["val"].dtype for n in block.results],
                          [name for name, node in zip(names, block.results) if node in quiet])
-        self.block = block
+        # NOTE: now, as the graph's nodes are erased when this takes their place.
+        self.block, self.rest, self._original = block, rest, block.original()
+        places = {node: i for i, node in enumerate(block.outside)}
+        self._places = [places[s.node] for s in block.inputs]
+        self.refusal = None  # why PyTorch runs it; found when it is first called
+        self._judged = set()
 
     def __call__(self, *tensors):
-        """On the tensors of the nodes that the block's inputs come from."""
-        return super().__call__(*(s.of(t) for s, t in zip(self.block.inputs, tensors)))
+        """On the tensors of the nodes of `block.outside`."""
+        if self.refusal is None:
+            bound = [s.of(tensors[i]) for s, i in zip(self.block.inputs, self._places)]
+            self._judge(bound)
+            if self.refusal is None:
+                return super().__call__(*bound)
+        return self._by_pytorch(*tensors)
+
+    @cached_property
+    def _by_pytorch(self):
+        return self.rest(self._original) if self.rest else self._original
+
+    def _judge(self, tensors):
+        """Whether all kernels of a GPU are on the fast path, for gradients as they are asked for;
+        once for each choice of these."""
+        if tensors[0].device.type != "cuda":
+            return
+        needs = tuple(t.requires_grad for t in tensors) if torch.is_grad_enabled() else ()
+        if needs in self._judged:
+            return
+        self._judged.add(needs)
+        made = self.rewritten(needs, self.expected, tensors) if any(needs) else self._plain
+        sizes, device = self.sizes_of(tensors), tensors[0].device
+        for half in (made["forward"], made["backward"]):
+            if half is None:
+                continue
+            schedule = native.opened(half["text"], half["name"], sizes, device)
+            slow = [f"{name}: {note}" for name, note in schedule.notes if note.startswith(SLOW)]
+            if slow and schedule.flops > FEW_FLOPS:
+                self.refusal = slow[0]
 
     def budget(self, tensors):
         nominal = tuple((n, e if isinstance(e, int) else 1024)

@@ -87,6 +87,8 @@ class Schedule:
         facts, self._run = _library().get_function("open")(json.dumps(request))
         facts = json.loads(str(facts))
         self.scratch_bytes = facts["scratch"]
+        self.flops = facts["flops"]
+        self.notes = [tuple(n) for n in facts["notes"]]  # (step, how its kernel runs)
         self.sizes = facts["sizes"]
         self.params = [p["name"] for p in facts["params"]]
         self.results = [r["name"] for r in facts["results"]]

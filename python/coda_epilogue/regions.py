@@ -66,7 +66,7 @@ class Block:
     """A region as a text. `results`: the graph's nodes that others read."""
 
     text: str
-    inputs: list  # Sources
+    inputs: list  # Sources, of which several may be of one node
     results: list
     params: list  # Bindings
     outputs: list  # Bindings
@@ -75,8 +75,20 @@ class Block:
     nodes: list = field(default_factory=list)
 
     @property
-    def has_product(self):
-        return " @[" in self.text
+    def outside(self):
+        """The graph's nodes that its own read."""
+        inside = set(self.nodes)
+        return list(dict.fromkeys(s for n in self.nodes for s in n.all_input_nodes
+                                  if s not in inside))
+
+    def original(self):
+        """Its nodes as a GraphModule: from the tensors of `outside` to a tuple of the results."""
+        graph = torch.fx.Graph()
+        copies = {node: graph.placeholder(node.name) for node in self.outside}
+        for node in self.nodes:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple(copies[node] for node in self.results))
+        return torch.fx.GraphModule({}, graph)
 
 
 class _Supported(OperatorSupportBase):

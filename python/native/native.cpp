@@ -274,7 +274,11 @@ ffi::Array<ffi::Any> opened(const json& request) {
   for (const Result& result : made->schedule.results) {
     shapes[result.name] = shape_of(result.type, sizes);
   }
-  const json facts = {{"scratch", made->executable.scratch_bytes()},
+  json notes = json::array();
+  for (const auto& [step, note] : made->executable.notes()) notes.push_back({step, note});
+  const json facts = {{"notes", notes},
+                      {"flops", ledger(made->schedule, sizes).total.flops},
+                      {"scratch", made->executable.scratch_bytes()},
                       {"sizes", sizes},
                       {"shapes", shapes},
                       {"params", params_json(made->schedule.params)},
