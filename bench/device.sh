@@ -11,6 +11,7 @@ Parts, each under 8 minutes; all of them if none is named:
   sanitize  compute-sanitizer's four tools on a sample of programs that covers every path
   gemm fused weights rope head stream layer compile
             bench/bench.py: against cuBLAS and others
+  torch     bench/torch_models.py: whole models by torch.compile(backend="coda") and by Inductor
 
 Results go to $OUT, or to bench/results. A part that fails does not stop the next; the exit code is
 the number of parts that failed.
@@ -36,13 +37,13 @@ for argument in "$@"; do
     --help | -h) usage && exit 0 ;;
     --quick) quick=(--quick) ;;
     --pack) cd "$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/.." && pack && exit 0 || exit 1 ;;
-    verify | sanitize | gemm | fused | weights | rope | head | stream | layer | compile)
+    verify | sanitize | gemm | fused | weights | rope | head | stream | layer | compile | torch)
       parts+=("$argument") ;;
     *) printf 'device.sh: unknown part %s\n\n' "$argument" >&2 && usage >&2 && exit 2 ;;
   esac
 done
 ((${#parts[@]})) ||
-  parts=(verify sanitize gemm fused weights rope head stream layer compile)
+  parts=(verify sanitize gemm fused weights rope head stream layer compile torch)
 
 cd "$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/.."
 export OUT=${OUT:-$PWD/bench/results}
@@ -147,6 +148,20 @@ verify() {
   python3 bench/verify.py "${options[@]}"
 }
 
+# Llama-3 1B's sizes, layers of width 4096, and a small batch.
+whole_models() {
+  local file
+  file=$OUT/h200-torch-$(date +%F).json
+  models() { timeout "$budget" python3 bench/torch_models.py --output "$file" "$@"; }
+  if ((${#quick[@]})); then
+    models --case llama_1b --layers 4 --rounds 3
+    return
+  fi
+  models --case llama_1b --rivals inductor,max-autotune --profile &&
+    models --case llama_4096 --layers 4 --width 4096 --hidden 14336 &&
+    models --case llama_1b_small --batch 1 --length 4096
+}
+
 failed=0
 report=()
 for part in "${parts[@]}"; do
@@ -154,6 +169,7 @@ for part in "${parts[@]}"; do
   printf '== %s\n' "$part"
   case $part in
     verify | sanitize) "$part" ;;
+    torch) whole_models 2>&1 ;;
     *) python3 bench/bench.py "$part" --budget "$budget" "${quick[@]}" 2>&1 ;;
   esac
   outcome=$?

@@ -3,6 +3,7 @@
 loss first. Prints tokens/s, the ratio, and the peak memory of each."""
 
 import argparse
+import datetime
 import gc
 import json
 import os
@@ -67,6 +68,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--rivals", default="inductor", help="inductor,max-autotune,eager")
     parser.add_argument("--profile", action="store_true", help="the kernels of one step of each")
+    parser.add_argument("--case", default="llama", help="the row's name")
     parser.add_argument("--output", type=Path, help="adds a row to this file")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -78,7 +80,7 @@ def main():
              "max-autotune": lambda: torch.compile(model, mode="max-autotune-no-cudagraphs"),
              "eager": lambda: model}
     steps, row = {}, {"layers": options.layers, "width": options.width, "batch": options.batch,
-                      "length": options.length}
+                      "length": options.length, "case": options.case}
     for name in ["coda", *filter(None, options.rivals.split(","))]:
         torch._dynamo.reset()
         start = time.monotonic()
@@ -106,9 +108,22 @@ def main():
     if options.profile:
         profile(steps)
     if options.output:
-        rows = json.loads(options.output.read_text()) if options.output.exists() else []
-        options.output.write_text(json.dumps([*rows, row], indent=1))
+        add_row(options.output, row)
     return 0
+
+
+def add_row(path, row):
+    """To the results in a file, which is replaced whole."""
+    import transformers
+    found = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    found.update(date=datetime.date.today().isoformat(), gpu=torch.cuda.get_device_name(),
+                 versions={"torch": torch.__version__, "cuda": torch.version.cuda,
+                           "transformers": transformers.__version__})
+    found["rows"].append(row)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(found, indent=1))
+    os.replace(part, path)
 
 
 def profile(steps):

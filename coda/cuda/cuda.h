@@ -21,11 +21,11 @@ struct Options {
   Allocator allocator;
 };
 
-// On the device of this process (driver.h), in its primary context. Throws Unsupported, with what to
-// install, where there is none. Kernels are compiled for dense tensors, and so is their scratch; the
-// first run with other strides or a misaligned pointer compiles that variant, and takes memory for
-// the stream where it needs more. Other runs allocate nothing and wait for nothing, so a stream may
-// be captured into a graph once it has run with the same tensors' strides; a graph with such a
+// On the device of this process (driver.h), in its primary context. Throws Unsupported, with what
+// to install, where there is none. Kernels are compiled for dense tensors, and so is their scratch;
+// the first run with other strides or a misaligned pointer compiles that variant, and takes memory
+// for the stream where it needs more. Other runs allocate nothing and wait for nothing, so a stream
+// may be captured into a graph once it has run with the same tensors' strides; a graph with such a
 // variant uses the memory of the stream that it was captured on.
 std::unique_ptr<Backend> backend(const Options& options = {});
 
