@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/two_gpus.sh: a Llama under fully_shard and under DDP on two GPUs, beside one GPU and Inductor.
+# bench/two_gpus.sh: a Llama under fully_shard and DDP on two GPUs, beside one GPU and Inductor.
 set -uo pipefail
 
 usage() {

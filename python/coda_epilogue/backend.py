@@ -13,7 +13,7 @@ from .blocks import RegionFunction
 from .checkpoints import has_checkpoints, split_at_checkpoints
 from .errors import ProgramError
 from .normalise import normalised
-from .regions import find
+from .regions import find, tables
 
 aten = torch.ops.aten
 
@@ -61,7 +61,8 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
         return split_at_checkpoints(
             graph_module, lambda m: torch.compile(m, backend=coda, options=given))
     graph_module = normalised(graph_module, example_inputs)
-    blocks, reasons = find(graph_module)
+    on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in example_inputs)
+    blocks, reasons = find(graph_module, slow_on_a_gpu(graph_module.graph) if on_gpu else None)
     quiet, moved = _beside_the_loss(graph_module, blocks), {}
     functions = [RegionFunction(b, quiet, lambda m: _rest(m, options)) for b in blocks]
     report.add(graph_module, functions, reasons, quiet)
@@ -74,6 +75,21 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
         _compile_the_rest(graph_module, options)
     graph_module.recompile()
     return graph_module
+
+
+def slow_on_a_gpu(graph):
+    """What find() asks of a block: of a region of that text, with gradients of all that may have
+    them."""
+    unlearned, known = tables(graph), {}
+
+    def judge(block):
+        if block.text not in known:
+            metas = [s.of(s.node.meta["val"]) for s in block.inputs]
+            needs = tuple(m.dtype.is_floating_point and s.node not in unlearned
+                          for s, m in zip(block.inputs, metas))
+            known[block.text] = RegionFunction(block).slow(needs, metas)
+        return known[block.text]
+    return judge
 
 
 def _beside_the_loss(graph_module, blocks):

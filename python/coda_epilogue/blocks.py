@@ -8,7 +8,7 @@ import torch
 from . import native
 
 SLOW = "general"  # how notes of kernels on the predicated path begin
-FEW_FLOPS = 2e9  # a region of fewer is as fast on either path
+FEW_FLOPS = 2e9  # a kernel of fewer is as fast on either path
 
 
 class BlockFunction:
@@ -151,23 +151,26 @@ class RegionFunction(BlockFunction):
         return self.rest(self._original) if self.rest else self._original
 
     def _judge(self, tensors):
-        """Whether all kernels of a GPU are on the fast path, for gradients as they are asked for;
-        once for each choice of these."""
+        """Refuses a region on a GPU where a kernel would be slow, for gradients as they are asked
+        for; once for each choice of these."""
         if tensors[0].device.type != "cuda":
             return
         needs = tuple(t.requires_grad for t in tensors) if torch.is_grad_enabled() else ()
-        if needs in self._judged:
-            return
-        self._judged.add(needs)
+        if needs not in self._judged:
+            self._judged.add(needs)
+            self.refusal = self.slow(needs, tensors)
+
+    def slow(self, needs, tensors):
+        """The first kernel that would not be on a GPU's fast path, and why; None: all are."""
         made = self.rewritten(needs, self.expected, tensors) if any(needs) else self._plain
-        sizes, device = self.sizes_of(tensors), tensors[0].device
+        sizes = self.sizes_of(tensors)
         for half in (made["forward"], made["backward"]):
             if half is None:
                 continue
-            schedule = native.opened(half["text"], half["name"], sizes, device)
-            slow = [f"{name}: {note}" for name, note in schedule.notes if note.startswith(SLOW)]
-            if slow and schedule.flops > FEW_FLOPS:
-                self.refusal = slow[0]
+            for step, note, flops in native.planned(half["text"], half["name"], sizes).notes:
+                if note.startswith(SLOW) and flops > FEW_FLOPS:
+                    return f"{step}: {note}"
+        return None
 
     def budget(self, tensors):
         nominal = tuple((n, e if isinstance(e, int) else 1024)

@@ -87,8 +87,7 @@ class Schedule:
         facts, self._run = _library().get_function("open")(json.dumps(request))
         facts = json.loads(str(facts))
         self.scratch_bytes = facts["scratch"]
-        self.flops = facts["flops"]
-        self.notes = [tuple(n) for n in facts["notes"]]  # (step, how its kernel runs)
+        self.notes = [tuple(n) for n in facts["notes"]]  # (step, how its kernel runs, flops)
         self.sizes = facts["sizes"]
         self.params = [p["name"] for p in facts["params"]]
         self.results = [r["name"] for r in facts["results"]]
@@ -101,6 +100,13 @@ class Schedule:
         scratch = torch.empty(self.scratch_bytes, dtype=torch.uint8, device=device)
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         self._run(*inputs, *outputs, scratch, stream)
+
+
+@lru_cache(maxsize=4096)
+def planned(text, name, sizes):
+    """The Schedule of a text as this machine's GPU, or else an H200, would run it: for its notes;
+    nothing is compiled."""
+    return Schedule(text, name, sizes, "planned")
 
 
 @lru_cache(maxsize=4096)

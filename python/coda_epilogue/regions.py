@@ -100,21 +100,23 @@ class _Supported(OperatorSupportBase):
                 and node.target in TABLE and node.meta["epoch"] == self.epoch)
 
 
-def find(graph_module):
-    """(blocks, reasons): regions as Blocks, and {node: why it stays with PyTorch}."""
+def find(graph_module, judge=None):
+    """(blocks, reasons): regions as Blocks, and {node: why it stays with PyTorch}. `judge`: from a
+    Block to why a kernel of it would be slow, or None; heads are then left out of it, if that
+    helps."""
     reasons = {}
     for node in graph_module.graph.nodes:
         if node.op == "call_function" and node.target not in TABLE:
             reasons[node] = "the language lacks it"
     for node in _beside_everything(graph_module.graph):
         reasons[node] = "beside no product and no norm"
-    for node in _tables(graph_module.graph):
+    for node in tables(graph_module.graph):
         reasons[node] = "computed from no activation"
     epochs = sorted({n.meta["epoch"] for n in graph_module.graph.nodes})
-    return [b for e in epochs for b in _blocks_of(graph_module, e, reasons)], reasons
+    return [b for e in epochs for b in _blocks_of(graph_module, e, reasons, judge)], reasons
 
 
-def _blocks_of(graph_module, epoch, reasons):
+def _blocks_of(graph_module, epoch, reasons, judge):
     """Of the nodes of one epoch; adds to the reasons."""
     order = {n: i for i, n in enumerate(graph_module.graph.nodes)}
     while True:
@@ -132,6 +134,11 @@ def _blocks_of(graph_module, epoch, reasons):
                 blocks.append(block_of(nodes))
             except Refused as refused:
                 reasons[refused.node] = refused.why
+                again = True
+                continue
+            why = judge(blocks[-1]) if judge else None
+            for view in _cuts_of_heads(nodes) if why else ():
+                reasons[view] = f"with the heads after it a kernel would be slow ({why})"
                 again = True
         if not again:
             return blocks
@@ -151,7 +158,7 @@ def _beside_everything(graph):
     return known - reached
 
 
-def _tables(graph):
+def tables(graph):
     """Nodes that no product, norm or embedding and nothing with a gradient leads to, like tables of
     positions."""
     alive, made = set(), set()
@@ -165,6 +172,15 @@ def _tables(graph):
         else:
             made.add(node)
     return made
+
+
+def _cuts_of_heads(nodes):
+    """Views that make two axes of a product's last one."""
+    inside = set(nodes)
+    return [n for n in nodes if n.target in (aten.view.default, aten.reshape.default,
+                                             aten.unflatten.int)
+            and n.args[0] in inside
+            and n.meta["val"].dim() > n.args[0].meta["val"].dim()]
 
 
 class Refused(Exception):

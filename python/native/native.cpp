@@ -23,6 +23,8 @@
 #include "coda/cpu/cpu.h"
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/driver.h"
+#include "coda/cuda/planned.h"
+#include "coda/cuda/tuning.h"
 #include "coda/program/text.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/retype.h"
@@ -217,6 +219,11 @@ const Backend& backend_of(const std::string& device) {
   std::unique_ptr<const Backend>& backend = known[device];
   if (!backend && device == "cpu") backend = cpu::backend();
   if (!backend && device == "cuda") backend = cuda::backend();
+  if (!backend && device == "planned") {
+    const cuda::Target target =
+        cuda::Driver::problem() ? cuda::Target{} : cuda::Driver::get().device().target;
+    backend = cuda::planned_backend(target, {.tuning = cuda::Tuning::process()});
+  }
   if (!backend) {
     throw ProgramError("`" + device + "` is no device that kernels run on",
                        "move the tensors to \"cpu\" or \"cuda\"");
@@ -257,8 +264,9 @@ struct Opened {
   }
 };
 
-// {"text", "name", "sizes", "device", "strides"} → [facts, run]. `text` holds a schedule or a
-// program.
+// {"text", "name", "sizes", "device", "strides"} → [facts, run]. The device "planned" is this
+// machine's GPU, or else an H200, of which the notes are known and which runs nothing. `text` holds
+// a schedule or a program.
 ffi::Array<ffi::Any> opened(const json& request) {
   const std::string name = request.value("name", "");
   const Module module = module_of(request);
@@ -275,9 +283,11 @@ ffi::Array<ffi::Any> opened(const json& request) {
     shapes[result.name] = shape_of(result.type, sizes);
   }
   json notes = json::array();
-  for (const auto& [step, note] : made->executable.notes()) notes.push_back({step, note});
+  const Ledger counted = ledger(made->schedule, sizes);
+  for (const auto& [step, note] : made->executable.notes()) {
+    notes.push_back({step, note, counted.steps[notes.size()].flops});
+  }
   const json facts = {{"notes", notes},
-                      {"flops", ledger(made->schedule, sizes).total.flops},
                       {"scratch", made->executable.scratch_bytes()},
                       {"sizes", sizes},
                       {"shapes", shapes},
