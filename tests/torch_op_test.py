@@ -82,6 +82,13 @@ def test_other_shapes_in_one_compiled_graph():
         assert torch.equal(run(x), x * g)
 
 
+def test_sizes_that_no_tensor_tells():
+    f = coda.op("coda 1\nprogram p(q: f32[M, H*E]) -> (s: f32[M, H]) {\n  s = sum(q, E)\n}\n",
+                sizes={"E": 4})
+    q = torch.randn(3, 8)
+    assert torch.allclose(f(q), q.view(3, 2, 4).sum(-1))
+
+
 def test_a_call_costs_the_host_little():
     f, x, g = coda.op(SCALE), torch.randn(16, 64), torch.randn(64)
     f(x, g)
@@ -113,14 +120,16 @@ def test_a_text_that_is_wrong(text, said):
 
 @pytest.mark.parametrize("call, kind, said", [
     (lambda f, x, g: f(x, g[:3]), coda.ProgramError, "N is 3, but other tensors say 8"),
-    (lambda f, x, g: f(x.double(), g), coda.ProgramError, "dtype=torch.float64"),
+    (lambda f, x, g: f(x.double(), g), coda.ProgramError, "or write f64 in the text"),
     (lambda f, x, g: f(x[0], g), coda.ProgramError, "1 axes, but is declared"),
+    (lambda f, x, g: f(x, [1.0] * 8), coda.ProgramError, "fix: give a tensor"),
+    (lambda f, x, g: f(x, None), coda.ProgramError, "`g` is None"),
     (lambda f, x, g: f(x), TypeError, "lacks g"),
     (lambda f, x, g: f(x, g, g), TypeError, "takes 2 arguments, got 3"),
     (lambda f, x, g: f(x, h=g), TypeError, "no such parameter"),
     (lambda f, x, g: f(x, x=g), TypeError, "twice"),
     (lambda f, x, g: f(x.to("meta"), g), coda.CodaError, "device|meta"),
-], ids=range(8))
+], ids=range(10))
 def test_arguments_that_are_wrong(call, kind, said):
     with pytest.raises(kind, match=said):
         call(coda.op(SCALE), torch.randn(4, 8), torch.randn(8))

@@ -23,14 +23,15 @@ def extent_of(size):
 
 
 class Factor:
-    """Joined with others or split into a product: resolve() says what it is now. `part` is how a
-    piece of another factor is written: ("half", whole) or ("rest", whole, taken)."""
+    """Joined with others or split into a product: resolve() says what it is now. `whole`: what it
+    is a piece of; `part`, how some pieces are written: ("half", whole), ("rest", whole, taken)."""
 
-    __slots__ = ("extent", "part", "age", "_is")
+    __slots__ = ("extent", "part", "whole", "age", "_is")
     _made = count()
 
-    def __init__(self, extent, part=None):
-        self.extent, self.part, self.age, self._is = extent, part, next(Factor._made), None
+    def __init__(self, extent, part=None, whole=None):
+        self.extent, self.part, self.whole = extent, part, whole
+        self.age, self._is = next(Factor._made), None
 
     def resolve(self):
         """The factors, outermost first, that this one is a product of."""
@@ -65,7 +66,7 @@ def same(left, right):
 
 
 def _divides(small, large):
-    return isinstance(small, int) and isinstance(large, int) and large % small == 0
+    return isinstance(small, int) and isinstance(large, int) and small and large % small == 0
 
 
 def _split_outer(factor, outer):
@@ -86,9 +87,11 @@ class Axes:
         self._types.append(axes)
 
     def _may_join(self, a, b):
+        """No type may then hold a factor twice, or a factor and a piece of it."""
+        wholes = [w for f in (a, b) if f.whole for w in f.whole.resolve()]
         for axes in self._types:
-            held = [f for axis in axes for f in resolved(axis)]
-            if a in held and b in held:
+            held = {f for axis in axes for f in resolved(axis)}
+            if {a, b} <= held or (held & {a, b} and held & set(wholes)):
                 return False
         return True
 
@@ -99,6 +102,7 @@ class Axes:
         # The older one stays: what was said of it holds on.
         if b.part or (not a.part and b.age < a.age):
             a, b = b, a
+        a.whole = a.whole or b.whole
         b.become([a])
         return True
 

@@ -8,9 +8,8 @@ import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from . import report
+from . import pieces, report
 from .blocks import RegionFunction
-from .checkpoints import has_checkpoints, split_at_checkpoints
 from .errors import ProgramError
 from .normalise import normalised
 from .regions import find, tables
@@ -57,9 +56,12 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
     """The backend, as torch.compile calls it: a function of the graph's inputs. `options`: those
     of Options. `mode`: Inductor's, for the rest, without CUDA graphs."""
     given, options = options, Options.of(options, mode)
-    if has_checkpoints(graph_module):
-        return split_at_checkpoints(
-            graph_module, lambda m: torch.compile(m, backend=coda, options=given))
+    if pieces.has_transforms(graph_module):
+        return _rest(graph_module, options)
+    kinds = pieces.kinds_of(graph_module.graph)
+    if set(kinds.values()) - {"operators"}:
+        ours = lambda m: torch.compile(m, backend=coda, options=given)
+        return pieces.split(graph_module, kinds, ours, lambda m: _rest(m, options))
     graph_module = normalised(graph_module, example_inputs)
     on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in example_inputs)
     blocks, reasons = find(graph_module, slow_on_a_gpu(graph_module.graph) if on_gpu else None)

@@ -1,11 +1,12 @@
 """Blocks as functions of tensors: rewritten for the gradients that are asked for, compiled for the
 sizes that come, behind an autograd function."""
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 
 from . import native
+from .errors import ProgramError
 
 SLOW = "general"  # how notes of kernels on the predicated path begin
 FEW_FLOPS = 2e9  # a kernel of fewer is as fast on either path
@@ -50,11 +51,16 @@ class BlockFunction:
 
     # ---- running
 
+    def reached(self, needs):
+        """(needs, results): the parameters that have gradients, and the results that give them."""
+        return needs, self.expected
+
     def __call__(self, *tensors):
         """The results, as a tuple."""
+        tensors = [t.resolve_neg() if t.is_neg() else t for t in tensors]
         if torch.is_grad_enabled() and self.expected:
             needs = self.needs = tuple(t.requires_grad for t in tensors)
-            if any(needs):
+            if any(needs) and self.reached(needs)[1]:
                 return _Differentiable.apply(self, needs, *tensors)
         return self.forward(self._plain, tensors)[0]
 
@@ -120,6 +126,17 @@ def empty_as(shape, order, dtype, device):
     return made.permute([order.index(a) for a in range(len(order))])
 
 
+def require_classes(target, classes, ignore_index):
+    """That each target is a class or `ignore_index`: raises, or lets a CUDA device report it."""
+    right = ((target == ignore_index) | ((target >= 0) & (target < classes))).all()
+    if target.is_cuda:
+        torch._assert_async(right, f"a target is outside 0 … {classes - 1}")
+    elif not right:
+        outside = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
+        raise ProgramError(f"target {outside[0].item()} is outside 0 … {classes - 1}\n"
+                           f"  fix: give a class, or ignore_index ({ignore_index})")
+
+
 class RegionFunction(BlockFunction):
     """A Block of regions.py."""
 
@@ -143,8 +160,17 @@ class RegionFunction(BlockFunction):
             bound = [s.of(tensors[i]) for s, i in zip(self.block.inputs, self._places)]
             self._judge(bound)
             if self.refusal is None:
+                for index, classes, ignored in self.block.checks:
+                    require_classes(bound[index], classes, ignored)
                 return super().__call__(*bound)
         return self._by_pytorch(*tensors)
+
+    @lru_cache(maxsize=64)
+    def reached(self, needs):
+        of = [n for n, inputs in zip(self.results, self.block.depends)
+              if n in self.expected and any(needs[i] for i in inputs)]
+        learned = set().union(*(i for n, i in zip(self.results, self.block.depends) if n in of))
+        return tuple(n and i in learned for i, n in enumerate(needs)), tuple(of)
 
     @cached_property
     def _by_pytorch(self):
@@ -162,7 +188,8 @@ class RegionFunction(BlockFunction):
 
     def slow(self, needs, tensors):
         """The first kernel that would not be on a GPU's fast path, and why; None: all are."""
-        made = self.rewritten(needs, self.expected, tensors) if any(needs) else self._plain
+        needs, of = self.reached(needs) if any(needs) else (needs, ())
+        made = self.rewritten(needs, of, tensors) if of else self._plain
         sizes = self.sizes_of(tensors)
         for half in (made["forward"], made["backward"]):
             if half is None:
@@ -220,7 +247,8 @@ class _Shape:
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, needs, *tensors):
-        made = function.rewritten(needs, function.expected, tensors)
+        needs, of = function.reached(needs)
+        made = function.rewritten(needs, of, tensors)
         results, out = function.forward(made, tensors)
         wanted = {p["name"] for p in made["backward"]["params"]}
         # NOTE: results are saved as they were returned, so that autograd sees no cycle.
@@ -230,11 +258,13 @@ class _Differentiable(torch.autograd.Function):
         ctx.save_for_backward(*(tensors[i] for i in read), *(out[n] for n in kept),
                               *(results[i] for i in again))
         ctx.names = read, kept, again
-        ctx.function, ctx.made, ctx.needs = function, made, needs
+        ctx.function, ctx.made, ctx.needs, ctx.of = function, made, needs, of
         ctx.like = [None if i in read else _Shape(t) for i, t in enumerate(tensors)]
         ctx.set_materialize_grads(False)
+        differentiable = set(of) | (set(function.results) - set(function.expected))
         ctx.mark_non_differentiable(
-            *(r for r, d in zip(results, function.dtypes) if not d.is_floating_point))
+            *(r for r, d, n in zip(results, function.dtypes, function.results)
+              if not d.is_floating_point or n not in differentiable))
         return results
 
     @staticmethod
@@ -259,9 +289,9 @@ class _Differentiable(torch.autograd.Function):
         kept, sizes = {n: next(saved) for n in names}, function.sizes_of(tensors)
         for i in again:
             kept[function.results[i]] = function.bound_result(i, next(saved), sizes)
-        if set(given) - set(function.expected):
+        if set(given) - set(ctx.of):
             # A gradient that was not expected: forward has not kept what it takes.
-            of = tuple(n for n in function.results if n in given or n in function.expected)
+            of = tuple(n for n in function.results if n in given or n in ctx.of)
             made = function.rewritten(ctx.needs, of, tensors)
             kept = function.forward(made, tensors)[1]
         return (None, None, *function.backward(made, tensors, kept, given))

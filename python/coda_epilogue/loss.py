@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import torch
 
+from .blocks import require_classes
 from .errors import ProgramError
 from .native import NAMES
 from .op import Op
@@ -29,28 +30,23 @@ def linear_cross_entropy(x, weight, target, bias=None, *, class_weight=None, ign
     if reduction not in _REDUCTIONS:
         raise ProgramError(f"the reduction is {reduction!r}\n"
                            f"  fix: give one of: {', '.join(_REDUCTIONS)}")
+    if not 0.0 <= label_smoothing <= 1.0 or not 0.0 <= z_loss < float("inf"):
+        raise ProgramError(f"label_smoothing is {label_smoothing}, z_loss {z_loss}\n"
+                           "  fix: give a number from 0 to 1, and one that is not negative")
+    if target.dtype not in (torch.int64, torch.int32):
+        raise ProgramError(f"target is {target.dtype}\n  fix: give i64 or i32: probabilities are "
+                           "not supported")
     if x.shape[:-1] != target.shape or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise ProgramError(f"x is {list(x.shape)}, weight {list(weight.shape)}, target "
                            f"{list(target.shape)}\n  fix: give [..., K], [V, K] and [...]")
-    _require_classes(target, weight.shape[0], ignore_index)
+    if not torch.compiler.is_compiling():
+        require_classes(target, weight.shape[0], ignore_index)
     function = _loss(NAMES[x.dtype], NAMES[target.dtype], bias is not None,
-                     class_weight is not None, ignore_index, reduction, label_smoothing, z_loss,
-                     softcap, keep_logits)
+                     class_weight is not None, int(ignore_index), reduction,
+                     float(label_smoothing), float(z_loss), float(softcap), keep_logits)
     given = [x.reshape(-1, x.shape[-1]), weight, target.reshape(-1)]
     loss = function(*given, *(t for t in (bias, class_weight) if t is not None))
     return loss.view(target.shape) if reduction == "none" else loss
-
-
-def _require_classes(target, classes, ignore_index):
-    if torch.compiler.is_compiling():
-        return
-    right = ((target == ignore_index) | ((target >= 0) & (target < classes))).all()
-    if target.is_cuda:
-        torch._assert_async(right, f"a target is outside 0 … {classes - 1}")
-    elif not right:
-        outside = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
-        raise ProgramError(f"target {outside[0].item()} is outside 0 … {classes - 1}\n"
-                           f"  fix: give a class, or ignore_index ({ignore_index})")
 
 
 @lru_cache(maxsize=64)

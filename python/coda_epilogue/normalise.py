@@ -23,20 +23,28 @@ def normalised(graph_module, example_inputs):
                     _allow_non_fake_inputs=True)
     with mode:
         made = trace(*fakes)
+    for node, given in zip(made.graph.nodes, example_inputs):
+        node.meta["learned"] = isinstance(given, torch.Tensor) and given.requires_grad
     _simplify(made)
     _count_epochs(made.graph)
     return made
 
 
 def _simplify(graph_module):
-    """Drops what has no effect: an empty piece of a concatenation (a cache that is empty would cost
-    a copy), and detaching a constant in place."""
+    """Drops what has no effect: a cast to what a tensor is, an empty piece of a concatenation (a
+    cache that is empty would cost a copy), and detaching a constant in place."""
     graph = graph_module.graph
     for node in list(graph.nodes):
         stands_for = None
         if node.target is aten.detach_.default and \
                 node.args[0].target is aten.lift_fresh_copy.default:
             stands_for = node.args[0]
+        elif node.target in (aten.to.dtype, aten.to.device, aten.to.dtype_layout):
+            given, value = node.args[0], node.meta["val"]
+            copied = True in node.args[2:] or node.kwargs.get("copy")
+            if not copied and given.meta["val"].dtype == value.dtype \
+                    and given.meta["val"].device == value.device:
+                stands_for = given
         elif node.target is aten.cat.default:
             value = node.meta["val"]
             full = [p for p in node.args[0] if p.meta["val"].numel() != 0]

@@ -14,30 +14,35 @@ _LIBRARY = torch.library.Library("coda_epilogue", "FRAGMENT")
 _numbers = count()
 
 
-def op(text, name="", dtype=None):
+def op(text, name="", dtype=None, sizes=None):
     """The program or block `name` of a text (its last one, if not given) as a function.
 
     It takes tensors in the order of the declaration or by name, and Python numbers for scalars, on
     the CPU or a CUDA device, of any strides; a dimension that is a product, like `B*S`, comes as
     one axis or as one for each factor. It returns the results, a tuple if there are several.
     Gradients are derived from the text, once: a second derivative raises. `dtype` takes the place
-    of the text's bf16 (torch.float64 for gradcheck). Inside torch.compile it is one operator of the
-    graph.
+    of the text's bf16 (torch.float64 for gradcheck). `sizes`: extents of names that no tensor
+    tells, {"E": 8}. Inside torch.compile it is one operator of the graph.
 
     Raises ProgramError, with the line of the text, where it is not in the language or the tensors
     do not fit, Unsupported where the device lacks something.
     """
-    return Op.of(text, name, dtype)
+    if not isinstance(text, str):
+        raise ProgramError(f"the text is {text!r}\n  fix: give a string, a program or block")
+    if dtype is not None and dtype not in native.NAMES:
+        raise ProgramError(f"the dtype is {dtype!r}\n  fix: give torch.bfloat16, float16, float32 "
+                           "or float64")
+    return Op.of(text, name, dtype, sizes=sizes)
 
 
 class Op:
     """What op() gives."""
 
     @staticmethod
-    def of(text, name="", dtype=None, memory=None):
-        return Op(*native.alone(text, name, dtype), memory)
+    def of(text, name="", dtype=None, memory=None, sizes=None):
+        return Op(*native.alone(text, name, dtype), memory, sizes)
 
-    def __init__(self, text, name, memory=None):
+    def __init__(self, text, name, memory=None, sizes=None):
         """`memory`: from the sizes by name to the bytes that forward may keep."""
         self.text, self.name = text, name
         (described,) = native.describe(text)["programs"]
@@ -49,7 +54,8 @@ class Op:
         if accumulating:
             raise ProgramError(f"`{accumulating[0]}` of `{name}` adds into what it finds, which a "
                                "function cannot return\n  fix: declare it without `+`")
-        self._function = _OpFunction(text, self._names, self.params, self.results, memory)
+        self._function = _OpFunction(text, self._names, self.params, self.results, memory,
+                                     sizes or {})
         # NOTE: now, as Dynamo could not trace it.
         self._registered = _register(self._function, self.name)
 
@@ -70,13 +76,21 @@ class Op:
         """One tensor for each parameter."""
         if kwargs or len(args) != len(self._names):
             args = self._ordered(args, kwargs)
+        for index, value in enumerate(args):
+            if not isinstance(value, torch.Tensor) and (
+                    index not in self._scalars or not isinstance(value, (int, float))):
+                raise ProgramError(f"`{self._names[index]}` is {value!r}, but is declared "
+                                   f"{self.params[index]['type']}\n  fix: give a tensor"
+                                   + (" or a number" if index in self._scalars else ""))
         if not self._scalars:
             return args
         given = list(args)
         device = next((a.device for i, a in enumerate(given) if i not in self._scalars), "cpu")
         for index, dtype in self._scalars.items():
             if not isinstance(given[index], torch.Tensor):
-                given[index] = _number(given[index], dtype, device)
+                value = given[index]
+                text = repr(int(value) if isinstance(value, bool) else value)
+                given[index] = _number(text, dtype, device)
         return given
 
     def _ordered(self, args, kwargs):
@@ -95,17 +109,22 @@ class Op:
 
 
 @lru_cache(maxsize=256)
-def _number(value, dtype, device):
-    return torch.full((), value, dtype=dtype, device=device)
+def _number(text, dtype, device):
+    """Of a number's repr, which tells -0.0 from 0.0."""
+    value = float(text)
+    if not dtype.is_floating_point and value != int(value):
+        raise ProgramError(f"{text} is no integer\n  fix: give one: the parameter is {dtype}")
+    return torch.full((), value if dtype.is_floating_point else int(text), dtype=dtype,
+                      device=device)
 
 
 class _OpFunction(BlockFunction):
     """Sizes come from the tensors; they lie as the declaration says."""
 
-    def __init__(self, text, names, params, results, memory):
+    def __init__(self, text, names, params, results, memory, given):
         super().__init__(text, names, [r["name"] for r in results],
                          [native.DTYPES[r["dtype"]] for r in results])
-        self._memory = memory
+        self._memory, self._given = memory, given
         self._types = params
         self._param_dims = [[Dim(d) for d in p["dims"]] for p in params]
         self._result_dims = [[Dim(d) for d in r["dims"]] for r in results]
@@ -131,7 +150,7 @@ class _OpFunction(BlockFunction):
 
     def bound(self, tensors):
         """{name: extent}; what disagrees is found by the C++ library."""
-        sizes, later = {}, []
+        sizes, later = dict(self._given), []
         for dims, tensor, declared in zip(self._param_dims, tensors, self._types):
             shape = list(tensor.shape)
             factors = [f for d in dims for f in d.factors]
@@ -165,11 +184,10 @@ class _OpFunction(BlockFunction):
 def _require(declared, tensor, device):
     """The dtype and the device that every tensor must have."""
     name, dtype = declared["name"], native.DTYPES[declared["dtype"]]
-    if not isinstance(tensor, torch.Tensor):
-        raise ProgramError(f"`{name}` is {tensor!r}, no tensor")
     if tensor.dtype != dtype:
         raise ProgramError(f"`{name}` is {tensor.dtype}, but is declared {declared['type']}\n"
-                           f"  fix: give {dtype}, or make the op with dtype={tensor.dtype}")
+                           f"  fix: give {dtype}, or write {native.NAMES.get(tensor.dtype, dtype)} "
+                           "in the text; for bf16 op() has `dtype`")
     if tensor.device != device:
         raise ProgramError(f"`{name}` is on {tensor.device}, other tensors are on {device}\n"
                            "  fix: move them to one device")

@@ -5,6 +5,7 @@ or a list of them. It raises Untranslatable where these arguments are not in the
 then stays with PyTorch.
 """
 
+import math
 import operator
 
 import torch
@@ -28,9 +29,10 @@ def says(*targets):
 def operands(*values):
     """Tensors and numbers; no tensor without axes."""
     for value in values:
-        if isinstance(value, Value) or isinstance(value, (int, float)):
-            continue
-        raise Untranslatable("an operand that is no tensor and no number")
+        if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0:
+            raise Untranslatable("a negative zero")
+        if not isinstance(value, (Value, int, float)):
+            raise Untranslatable("an operand that is no tensor and no number")
     return values
 
 
@@ -46,14 +48,16 @@ for _target, _words in {
     aten.neg.default: "-{0}", aten.exp.default: "exp({0})", aten.log.default: "log({0})",
     aten.sqrt.default: "sqrt({0})", aten.rsqrt.default: "rsqrt({0})",
     aten.tanh.default: "tanh({0})", aten.sigmoid.default: "sigmoid({0})",
-    aten.erf.default: "erf({0})", aten.abs.default: "abs({0})", aten.relu.default: "max({0}, 0)",
+    aten.erf.default: "erf({0})", aten.abs.default: "abs({0})",
+    aten.relu.default: "where({0} <= 0, 0, {0})",
     aten.silu.default: "{0} * sigmoid({0})", aten.reciprocal.default: "1 / {0}",
     aten.square.default: "{0} * {0}", aten.maximum.default: "max({0}, {1})",
     aten.minimum.default: "min({0}, {1})", aten.mul.Tensor: "{0} * {1}",
     aten.mul.Scalar: "{0} * {1}", aten.div.Tensor: "{0} / {1}", aten.div.Scalar: "{0} / {1}",
-    aten.softplus.default: "max({0}, 0) + log(1 + exp(-abs({0})))",
 }.items():
     def _map(region, *values, _words=_words):
+        if len(values) != ("{0}" in _words) + ("{1}" in _words):
+            raise Untranslatable("arguments that its translation lacks")
         return region.elementwise(_words, *floating(region, *values))
     TABLE[_target] = _map
 
@@ -306,8 +310,8 @@ def _normed(region, x, scale, weight, bias):
 def _rms_norm(region, x, shape, weight=None, eps=None):
     if len(shape) != 1:
         raise Untranslatable("a norm over several axes")
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
     wide = torch.float32 if x.dtype.itemsize < 4 else x.dtype
+    eps = torch.finfo(wide).eps if eps is None else eps
     squares = region.elementwise("{0} * {0}", x, dtype=wide)
     mean = region.mean(squares, True, [-1], wide)
     return _normed(region, x, region.elementwise("rsqrt({0} + {1})", mean, eps, dtype=wide),
@@ -326,17 +330,7 @@ def _layer_norm(region, x, shape, weight=None, bias=None, eps=1e-5, cudnn_enable
     return _normed(region, centred, scale, weight, bias)
 
 
-# ---- indices and the loss
-
-@says(aten.embedding.default)
-def _embedding(region, table, ids, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    if padding_idx != -1 or scale_grad_by_freq or sparse or len(table.axes) != 2:
-        raise Untranslatable("an embedding with padding, scaled or sparse gradients")
-    dims = lambda: ids.dims() + [table.axes[1]]
-    region.text.rows += [f for axis in ids.axes for f in axis]
-    return region.text.say([table, "[", ids, "]"], ids.axes + [table.axes[1]], region.meta.dtype,
-                           dims)
-
+# ---- the loss
 
 @says(aten.cross_entropy_loss.default)
 def _cross_entropy(region, z, target, weight=None, reduction=1, ignore_index=-100,
@@ -348,17 +342,20 @@ def _cross_entropy(region, z, target, weight=None, reduction=1, ignore_index=-10
     region.text.rows += z.axes[0]
     if region.text.axes.match(z.axes[0], target.axes[0]):
         raise Untranslatable("targets of other rows")
-    say, dtype = region.text.say, torch.float32
+    say, stored = region.text.say, region.meta.dtype
+    dtype = torch.float64 if z.dtype == torch.float64 else torch.float32
+    region.text.checks.append((target.origin, product(resolved(z.axes[1])), ignore_index))
     classes, rows = z.axes[1], lambda: [resolved(z.axes[0])]
     lse = say(["logsumexp(", z, ", ", classes, ")"], z.axes[:1], dtype, rows)
     hit = say(["pick(", z, ", ", target, ")"], z.axes[:1], dtype, rows)
     each = say(["where(", target, f" == {ignore_index}, 0, ", lse, " - ", hit, ")"], z.axes[:1],
-               dtype, rows)
+               stored if reduction == 0 else dtype, rows)
     if reduction == 0:
         return each
-    total = say(["sum(", each, ", ", z.axes[0], ")"], [], dtype, lambda: [])
+    total = say(["sum(", each, ", ", z.axes[0], ")"], [], stored if reduction == 2 else dtype,
+                lambda: [])
     if reduction == 2:
         return total
     counted = say(["where(", target, f" == {ignore_index}, 0, 1)"], z.axes[:1], torch.int64, rows)
     count = say(["sum(", counted, ", ", z.axes[0], ")"], [], torch.int64, lambda: [])
-    return say([total, " / ", count], [], region.meta.dtype, lambda: [])
+    return say([total, " / ", count], [], stored, lambda: [])

@@ -37,13 +37,17 @@ _POINTWISE = {aten.cos.default, aten.sin.default, aten.mul.Tensor, aten.add.Tens
               aten.detach.default, aten.to.device}
 
 
-def halves_are_equal(node):
-    """Whether the last axis of a tensor is the same twice: cat((x, x), -1) and maps of it."""
+def halves_are_equal(node, epoch):
+    """Whether the last axis of a tensor is the same twice: cat((x, x), -1) and maps of it, with
+    nothing written since."""
     while node.target in _POINTWISE and len(node.all_input_nodes) == 1:
         if node.target is aten.unsqueeze.default and node.args[1] in (-1, node.meta["val"].dim()):
             return False
+        if node.meta["epoch"] != epoch:
+            return False
         (node,) = node.all_input_nodes
     return (node.target is aten.cat.default and len(node.args[0]) == 2
+            and node.meta["epoch"] == epoch
             and node.args[0][0] is node.args[0][1]
             and (node.args[1] if len(node.args) > 1 else 0) in (-1, node.meta["val"].dim() - 1))
 
@@ -57,7 +61,7 @@ class Region:
         self._splits = {}
 
     def translate(self, node):
-        self.node = node
+        self.node = self.text.node = node
         known = lambda n: self.of[n] if n in self.of else n
         args = torch.fx.map_arg(node.args, known)
         kwargs = torch.fx.map_arg(node.kwargs, known)
@@ -217,7 +221,8 @@ class Region:
             [g for f in resolved(group) for g in (piece if f is factor else [f])]
             for group in groups]
         key = (origin, tuple(tuple(p) for p in pieces))
-        if key not in self._splits and origin.source is not None:
+        if key not in self._splits and origin.source is not None \
+                and resolved(origin.axes[-1]) == [factor]:
             self._splits[key] = self._cut_params(origin, pieces, swapped)
         if key not in self._splits:
             self._splits[key] = [
@@ -227,19 +232,20 @@ class Region:
             words = ["split(", origin, ", ", [factor], ": "]
             for i, piece in enumerate(pieces):
                 words += [", ", piece] if i else [piece]
-            self.text.statements.append(Statement(self._splits[key], words + [")"]))
+            self.text.statements.append(Statement(self._splits[key], words + [")"], self.node))
         return [self.view_of(made, swapped(value.axes, piece))
                 for made, piece in zip(self._splits[key], pieces)]
 
     def _cut_params(self, param, pieces, swapped):
         """Pieces of a parameter are parameters: views that cost nothing. A table whose halves are
         equal is one."""
-        sizes = [product(piece) for piece in pieces]
-        if len(sizes) == 2 and sizes[0] == sizes[1] and halves_are_equal(param.source.node):
+        sizes, start = [product(piece) for piece in pieces], param.source.start
+        if len(sizes) == 2 and sizes[0] == sizes[1] and param.source.size is None \
+                and halves_are_equal(param.source.node, self.node.meta["epoch"]):
             first = self.text.param(swapped(param.axes, pieces[0]), param.dtype,
                                     Source(param.source.node, 0, sizes[0]))
             return [first, first]
-        made, start = [], 0
+        made = []
         for piece, size in zip(pieces, sizes):
             made.append(self.text.param(swapped(param.axes, piece), param.dtype,
                                         Source(param.source.node, start, size)))
@@ -271,11 +277,11 @@ class Region:
     @staticmethod
     def _pieces(whole, sizes):
         if len(sizes) == 2 and sizes[0] == sizes[1]:
-            half = Factor(sizes[0], ("half", whole))
+            half = Factor(sizes[0], ("half", whole), whole)
             return [[half], [half]]
-        pieces = [[Factor(s)] for s in sizes]
+        pieces = [[Factor(s, None, whole)] for s in sizes]
         if len(sizes) == 2:
-            pieces[1] = [Factor(sizes[1], ("rest", whole, pieces[0][0]))]
+            pieces[1] = [Factor(sizes[1], ("rest", whole, pieces[0][0]), whole)]
         return pieces
 
     # ---- products and reductions

@@ -48,6 +48,7 @@ class Statement:
 
     values: list
     words: list = field(default_factory=list)
+    node: object = None  # of the graph
 
 
 def like(*operands):
@@ -73,6 +74,8 @@ class Text:
         self.axes = Axes()
         self.params, self.statements = [], []
         self.rows = []  # factors of the left operands of products that stay
+        self.checks = []  # (target, classes, ignore_index): what a loss asks of its targets
+        self.node, self.lines = None, []  # the graph's: of the statements that follow
 
     def value(self, axes, dtype, dims):
         made = Value(axes, dtype, dims)
@@ -88,7 +91,7 @@ class Text:
     def say(self, words, axes, dtype, dims):
         """A statement of one value."""
         made = self.value(axes, dtype, dims)
-        self.statements.append(Statement([made], words))
+        self.statements.append(Statement([made], words, self.node))
         return made
 
     # ---- types
@@ -108,7 +111,7 @@ class Text:
 
     def render(self, name, results):
         """`results`: (Value, dims) pairs. Returns the text and {factor: name}; drops parameters
-        that nothing needs."""
+        that nothing needs. `lines` are then the graph's nodes of the lines after the head."""
         names = Names()
         count = 0
         results = [(value.origin, value.dtype, dims) for value, dims in results]
@@ -116,7 +119,7 @@ class Text:
         self.params = [p for p in self.params if p in needed]
         for index, param in enumerate(self.params):
             param.name = f"p{index}"
-        lines = []
+        lines, nodes = [], []
         head = ", ".join(f"{p.name}: {names.type(p.dtype, p.dims())}" for p in self.params)
         for statement in self.statements:
             if statement not in needed:
@@ -126,10 +129,12 @@ class Text:
                 count += value in needed
             left = ", ".join(v.name for v in statement.values)
             lines.append(f"  {left} = {''.join(map(names.word, statement.words))}")
+            nodes.append(statement.node)
         tail = ", ".join(f"r{i}: {names.type(dtype, dims)}"
                          for i, (_, dtype, dims) in enumerate(results))
         lines += [f"  r{i} = {value.name}" for i, (value, _, _) in enumerate(results)]
         text = f"coda 1\n\nblock {name}({head}) -> ({tail}) {{\n" + "\n".join(lines) + "\n}\n"
+        self.lines = nodes
         return text, names.known
 
     def _needed(self, wanted):
@@ -161,8 +166,10 @@ class Names:
     def factor(self, factor):
         if factor.part:
             kind, whole, *taken = factor.part
-            outer = self.product(resolved([whole]))
-            return f"{outer}/2" if kind == "half" else f"{outer} - {self.factor(taken[0])}"
+            outer = self.product([whole])
+            if " " in outer:
+                outer = f"({outer})"
+            return f"{outer}/2" if kind == "half" else f"{outer} - {self.product(taken)}"
         if factor not in self.known:
             self.known[factor] = f"D{len(self.known)}"
         return self.known[factor]

@@ -1,5 +1,7 @@
 """The parts of a graph that become CODA blocks, and the blocks."""
 
+import operator
+import re
 from dataclasses import dataclass, field
 from math import prod
 
@@ -7,7 +9,9 @@ import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from . import native
 from .axes import extent_of, fresh_axis, resolved
+from .errors import CodaError
 from .region_text import grouped
 from .operators import TABLE
 from .region import Region, Source, Untranslatable
@@ -72,6 +76,8 @@ class Block:
     outputs: list  # Bindings
     extents: dict  # name of a factor → extent
     strides: list  # of each result's axes, the order in which they lie in memory
+    depends: list  # of each result, the inputs by number that a gradient of it may reach
+    checks: list  # (input by number, classes, ignore_index): what a loss asks of its targets
     nodes: list = field(default_factory=list)
 
     @property
@@ -112,6 +118,8 @@ def find(graph_module, judge=None):
         reasons[node] = "beside no product and no norm"
     for node in tables(graph_module.graph):
         reasons[node] = "computed from no activation"
+    for node in _shared(graph_module.graph):
+        reasons[node] = "shares memory with what is written in place, or returned"
     epochs = sorted({n.meta["epoch"] for n in graph_module.graph.nodes})
     return [b for e in epochs for b in _blocks_of(graph_module, e, reasons, judge)], reasons
 
@@ -158,16 +166,55 @@ def _beside_everything(graph):
     return known - reached
 
 
+# What may give the memory that it was given, beside what its schema says.
+_MAY_SHARE = {aten.reshape.default, aten.contiguous.default, aten.to.dtype, aten.to.device,
+              aten.to.dtype_layout, aten.to.other, aten.type_as.default, aten.dropout.default,
+              aten.flatten.using_ints, aten.unflatten.int}
+
+
+def _shares(node):
+    return node.target in _MAY_SHARE or (
+        isinstance(node.target, torch._ops.OpOverload)
+        and any(r.alias_info is not None for r in node.target._schema.returns))
+
+
+def _shared(graph):
+    """Nodes whose memory is written to in place under any name; and views that are returned, which
+    the caller may write to."""
+    root = {}
+    for node in graph.nodes:
+        tensors = [n for n in node.all_input_nodes
+                   if isinstance(n.meta.get("val"), (torch.Tensor, list, tuple))]
+        root[node] = root[tensors[0]] if tensors and (
+            _shares(node) or node.target is operator.getitem) else node
+    written = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            for given, argument in zip(node.args, node.target._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    written |= {root[n] for n in _nodes_in(given)}
+    (output,) = [n for n in graph.nodes if n.op == "output"]
+    return {n for n in graph.nodes if n.op == "call_function" and root[n] in written} | {
+        n for n in output.all_input_nodes if n.op == "call_function" and root[n] is not n}
+
+
+def _nodes_in(given):
+    found = []
+    torch.fx.map_arg(given, found.append)
+    return found
+
+
 def tables(graph):
     """Nodes that no product, norm or embedding and nothing with a gradient leads to, like tables of
     positions."""
     alive, made = set(), set()
     for node in graph.nodes:
+        if node.op == "placeholder" and node.meta.get("learned"):
+            alive.add(node)
         if node.op != "call_function":
             continue
-        value = node.meta.get("val")
-        if is_worth(node) or node.target is aten.embedding.default or \
-                getattr(value, "requires_grad", False) or alive & set(node.all_input_nodes):
+        if is_worth(node) or node.target is aten.embedding.default \
+                or alive & set(node.all_input_nodes):
             alive.add(node)
         else:
             made.add(node)
@@ -214,7 +261,33 @@ def block_of(nodes):
         if value.origin.source is not None:
             raise Refused(node, "another view of what PyTorch has")
         values.append(region.written(value))
-    return _rendered(region, nodes, results, values)
+    made = _rendered(region, nodes, results, values)
+    made.depends = _dependences(made)
+    _require_right(made, region)
+    return made
+
+
+def _dependences(block):
+    """Of each result, the inputs that its gradient reaches: not through detach."""
+    reached = {}
+    for i, source in enumerate(block.inputs):
+        reached.setdefault(source.node, set()).add(i)
+    for node in block.nodes:
+        cut = node.target is aten.detach.default
+        reached[node] = set() if cut else set().union(
+            *(reached.get(n, set()) for n in node.all_input_nodes))
+    return [reached[node] for node in block.results]
+
+
+def _require_right(block, region):
+    """Raises Refused for the node whose line the library does not accept."""
+    try:
+        native.rewrite(block.text)
+    except CodaError as error:
+        lines = [int(n) for n in re.findall(r"^text:(\d+):", str(error), re.M)]
+        nodes = [region.text.lines[n - 4] for n in lines if 0 <= n - 4 < len(region.text.lines)]
+        at = next((n for n in nodes if n is not None), block.nodes[-1])
+        raise Refused(at, f"its text was refused ({str(error).splitlines()[0]})") from None
 
 
 def _rendered(region, nodes, results, values):
@@ -235,6 +308,7 @@ def _rendered(region, nodes, results, values):
         strides.append(order)
     try:
         rendered, names = text.render("region", list(zip(values, declared)))
+        text.lines += results  # the lines that name the results
     except Exception as error:
         raise Refused(nodes[-1], f"no text: {error}") from error
 
@@ -247,7 +321,9 @@ def _rendered(region, nodes, results, values):
     return Block(rendered, [p.source for p in text.params], results,
                  [binding(p.axes, p.dims()) for p in text.params],
                  [binding(v.axes, d) for v, d in zip(values, declared)],
-                 {name: f.extent for f, name in names.items()}, strides, nodes)
+                 {name: f.extent for f, name in names.items()}, strides, [],
+                 [(text.params.index(target), classes, ignored)
+                  for target, classes, ignored in text.checks if target in text.params], nodes)
 
 
 def _stride(meta, axis):
