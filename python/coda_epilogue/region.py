@@ -58,7 +58,7 @@ class Region:
 
     def __init__(self, table):
         self.table, self.text, self.of, self.node = table, Text(), {}, None
-        self._splits = {}
+        self._splits, self._written = {}, {}
 
     def translate(self, node):
         self.node = self.text.node = node
@@ -148,32 +148,25 @@ class Region:
 
     def _by_pieces(self, joined, words, operands, dtype):
         """Piece by piece, where every operand is whole or falls into the same pieces."""
-        whole = joined.joined.whole
-        extents = [self._piece_factors(joined, p) for p in joined.joined.pieces]
+        last = lambda pieces: [resolved(p.axes[-1]) for p in pieces]
+        whole, cuts = joined.joined.whole, last(joined.joined.pieces)
         per_operand = []
         for operand in operands:
-            if not isinstance(operand, Value):
-                per_operand.append([operand] * len(extents))
-            elif operand.joined:
+            if isinstance(operand, Value) and operand.joined:
                 other = operand.joined
-                if not same([other.whole], [whole]) or [self._piece_factors(operand, p)
-                                                        for p in other.pieces] != extents:
+                if not same([other.whole], [whole]) or last(other.pieces) != cuts:
                     return None
                 per_operand.append(other.pieces)
-            elif resolved(operand.axes[-1]) if operand.axes else False:
+            elif isinstance(operand, Value) and operand.axes and resolved(operand.axes[-1]):
                 self._match(joined, operand)
                 if whole.resolve()[0] not in operand.factors():
                     return None
-                per_operand.append(self.split(operand, whole, extents))
+                per_operand.append(self.split(operand, whole, cuts))
             else:
-                per_operand.append([operand] * len(extents))
+                per_operand.append([operand] * len(cuts))
         pieces = [self.elementwise(words, *each, dtype=dtype) for each in zip(*per_operand)]
         axes = self._broadcast([o.axes for o in operands if isinstance(o, Value)])
         return self.join(whole, pieces, axes, dtype)
-
-    @staticmethod
-    def _piece_factors(joined, piece):
-        return resolved(piece.axes[-1])
 
     # ---- layout
 
@@ -181,6 +174,8 @@ class Region:
         """The value with its pieces joined by a statement."""
         if not isinstance(value, Value) or not value.joined:
             return value
+        if value in self._written:
+            return self._written[value]
         whole, pieces = value.joined.whole, [self.written(p) for p in value.joined.pieces]
         words = ["join(", [whole], ": "]
         for i, piece in enumerate(pieces):
@@ -197,9 +192,8 @@ class Region:
                 out.append(flat if at is None
                            else flat[:at] + [whole] + flat[at + len(swapped):])
             return out
-        made = self.text.say(words + [")"], value.axes, value.dtype, dims)
-        value.joined = Joined(whole, pieces)
-        return made
+        self._written[value] = self.text.say(words + [")"], value.axes, value.dtype, dims)
+        return self._written[value]
 
     def join(self, whole, pieces, axes, dtype):
         made = self.text.value(axes, dtype, None)
