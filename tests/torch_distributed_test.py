@@ -30,3 +30,23 @@ def alone(tmp_path_factory):
 def test_two_processes_are_as_one(kind, bound, alone, tmp_path):
     assert losses(kind, tmp_path) == pytest.approx(alone, rel=bound)
     assert alone[-1] < alone[0]
+
+
+TENSOR_PARALLEL = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+mesh = init_device_mesh("cpu", (2,))
+layer = nn.Linear(8, 8, bias=False)
+layer.weight = nn.Parameter(distribute_tensor(layer.weight.data, mesh, [Shard(0)]))
+torch.compile(layer, backend="coda")(distribute_tensor(torch.randn(4, 8), mesh, [Shard(0)]))
+"""
+
+
+def test_tensor_parallelism_is_refused_with_what_to_do_instead():
+    done = subprocess.run([sys.executable, "-c", TENSOR_PARALLEL], capture_output=True, text=True,
+                          timeout=200)
+    assert done.returncode != 0 and "fix: shard with fully_shard" in done.stderr

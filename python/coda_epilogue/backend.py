@@ -10,7 +10,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from . import pieces, report
 from .blocks import RegionFunction
-from .errors import ProgramError
+from .errors import ProgramError, Unsupported
 from .normalise import normalised
 from .regions import find, tables
 
@@ -56,6 +56,10 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
     """The backend, as torch.compile calls it: a function of the graph's inputs. `options`: those
     of Options. `mode`: Inductor's, for the rest, without CUDA graphs."""
     given, options = options, Options.of(options, mode)
+    if any(type(t).__name__ == "DTensor" for t in example_inputs):
+        raise Unsupported("an input of the graph is a DTensor: tensor parallelism splits products "
+                          "that one kernel would fuse\n  fix: shard with fully_shard (its layers "
+                          'see whole weights), or leave these layers to backend="inductor"')
     if pieces.has_transforms(graph_module):
         return _rest(graph_module, options)
     kinds = pieces.kinds_of(graph_module.graph)
