@@ -6,20 +6,14 @@
 #include <vector>
 
 #include "cli/sources.h"
-#include "coda/cuda/choose.h"
+#include "coda/cuda/pieces.h"
 
 namespace coda {
 
-struct Piece {
-  Program program;
-  Sizes sizes;  // of a step in a loop: those of a full chunk
-  // As running the schedule will pass them, without data: rows of what lies between steps may be
-  // apart.
-  std::vector<Tensor> params, results;
-  std::vector<cuda::Layout> layouts;  // canonical, of both
-};
-
-std::vector<Piece> pieces_of(const Schedule& schedule, const Sizes& sizes);
+using cuda::machine_plan;
+using cuda::machine_target;
+using cuda::Piece;
+using cuda::pieces_of;
 
 // A program as it is, a schedule, or the schedule that rewriting makes of a block; with all sizes.
 struct Pieces {
@@ -30,12 +24,6 @@ struct Pieces {
 // `assignments` are those of --size; 128 where neither given nor implied.
 Pieces load_pieces(const std::string& file, const std::string& name,
                    const std::vector<std::string>& assignments);
-
-// This machine's GPU, or an H200.
-cuda::Target machine_target();
-
-// The plan, with what was measured for that GPU.
-cuda::Plan machine_plan(const Piece& piece, const std::string& tile = "");
 
 // How each kernel of the schedule runs on that GPU: its path and tile, launches, bytes and flops,
 // and why other candidates were refused.

@@ -70,7 +70,7 @@ def test_every_kernel_is_on_the_fast_path(name):
         sizes = function.sizes_of(metas)
         kernels = []
         for half in (halves["forward"], halves["backward"]):
-            notes = native.planned(half["text"], half["name"], sizes).notes
+            notes = native.planned(half["text"], half["name"], sizes)
             slow = [n for n in notes if n[1].startswith(SLOW) and n[2] > FEW_FLOPS]
             assert not slow, slow[0]
             kernels.append(len(notes))

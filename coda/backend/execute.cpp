@@ -108,12 +108,6 @@ void Executable::run(std::span<const Tensor> params, std::span<const Tensor> res
   });
 }
 
-std::vector<std::pair<std::string, std::string>> Executable::notes() const {
-  std::vector<std::pair<std::string, std::string>> notes;
-  for (const Call& call : calls_) notes.emplace_back(call.name, kernels_[call.kernel].note());
-  return notes;
-}
-
 void Executable::run_timed(std::span<const Tensor> params, std::span<const Tensor> results,
                            std::span<std::byte> scratch, std::vector<Timing>& timings,
                            Stream stream) const {

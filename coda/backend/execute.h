@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coda/backend/backend.h"
@@ -33,9 +32,6 @@ class Executable {
   // backend's memory. Allocates nothing there and waits for nothing.
   void run(std::span<const Tensor> params, std::span<const Tensor> results,
            std::span<std::byte> scratch, Stream stream = {}) const;
-
-  // Of each step its name, and how its kernel runs (Kernel::note).
-  std::vector<std::pair<std::string, std::string>> notes() const;
 
   // What ran, for tables: the name of step i and the seconds it took, added up over runs since
   // construction where timing was asked. Waits for each step.

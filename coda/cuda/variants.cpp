@@ -122,15 +122,10 @@ std::vector<Kernel> compile_beside(std::span<const Backend::Request> requests,
   return kernels;
 }
 
-std::string note_of(const Plan& plan) {
-  std::string note = plan.path;
-  for (const std::string& each : plan.notes) note += "; " + each;
-  return note;
-}
-
 Kernel kernel_of(std::shared_ptr<Variants> variants) {
   const Plan& plan = variants->plan();
-  std::string note = note_of(plan);
+  std::string note = plan.path;
+  for (const std::string& each : plan.notes) note += "; " + each;
   const auto bytes = static_cast<std::size_t>(plan.workspace);
   return Kernel([variants = std::move(variants)](
                     auto params, auto results, auto scratch,

@@ -80,8 +80,6 @@ class Variants {
 
 // The canonical layouts that a backend is asked to compile for.
 std::vector<Layout> expected_layouts(const Backend::Request& request, const Sizes& sizes);
-// The path, then what there is to say of it.
-std::string note_of(const Plan& plan);
 // Compiles all beside one another.
 std::vector<Kernel> compile_beside(std::span<const Backend::Request> requests,
                                    const std::function<Kernel(const Backend::Request&)>& compile);

@@ -35,18 +35,19 @@ class BlockFunction:
         """(sizes, bytes) for the choice of what forward keeps; None: as many as pay."""
         return (), None
 
-    def result_shape(self, index, sizes):
+    def result_shape(self, index, extents):
+        """`extents`: by name, here and below."""
         raise NotImplementedError
 
-    def empty_result(self, index, sizes, device):
-        return torch.empty(self.result_shape(index, sizes), dtype=self.dtypes[index],
+    def empty_result(self, index, extents, device):
+        return torch.empty(self.result_shape(index, extents), dtype=self.dtypes[index],
                            device=device)
 
-    def bound_param(self, index, tensor, sizes):
+    def bound_param(self, index, tensor, extents):
         """The view that the block is given."""
         return tensor
 
-    def bound_result(self, index, tensor, sizes):
+    def bound_result(self, index, tensor, extents):
         return tensor
 
     # ---- running
@@ -78,14 +79,14 @@ class BlockFunction:
         """(results, {name: tensor} of all that the schedule gives)."""
         sizes, device = self.sizes_of(tensors), tensors[0].device
         half = made["forward"]
-        schedule = native.opened(half["text"], half["name"], sizes, device)
-        results = tuple(self.empty_result(i, sizes, device) for i in range(len(self.results)))
-        out = {n: self.bound_result(i, results[i], sizes) for i, n in enumerate(self.results)}
+        schedule, extents = native.opened(half["text"], half["name"], sizes, device), dict(sizes)
+        results = tuple(self.empty_result(i, extents, device) for i in range(len(self.results)))
+        out = {n: self.bound_result(i, results[i], extents) for i, n in enumerate(self.results)}
         for name in schedule.results:
             if name not in out:
                 out[name] = torch.empty(schedule.shapes[name], dtype=schedule.dtypes[name],
                                         device=device)
-        given = {n: self.bound_param(i, tensors[i], sizes) for i, n in enumerate(self.params)}
+        given = {n: self.bound_param(i, tensors[i], extents) for i, n in enumerate(self.params)}
         schedule.run([given[n] for n in schedule.params], [out[n] for n in schedule.results],
                      device)
         return results, out
@@ -94,25 +95,25 @@ class BlockFunction:
         """The gradient of each parameter; None where there is none. `gradients`: by result."""
         sizes, device = self.sizes_of(tensors), tensors[0].device
         half = made["backward"]
-        schedule = native.opened(half["text"], half["name"], sizes, device)
+        schedule, extents = native.opened(half["text"], half["name"], sizes, device), dict(sizes)
         given, out, found = dict(kept), {}, [None] * len(tensors)
         for index, name in enumerate(self.results):
             if "d_" + name in schedule.params:
                 gradient = gradients.get(name)
                 if gradient is None:
-                    shape = self.result_shape(index, sizes)
+                    shape = self.result_shape(index, extents)
                     gradient = torch.zeros((), dtype=self.dtypes[index], device=device)
                     gradient = gradient.expand(shape)
                 # Dense, as kernels are compiled for: a copy of one tensor at most, where attention
                 # or a sum gave it otherwise.
-                given["d_" + name] = self.bound_result(index, gradient, sizes).contiguous()
+                given["d_" + name] = self.bound_result(index, gradient, extents).contiguous()
         for index, (name, tensor) in enumerate(zip(self.params, tensors)):
             if name in schedule.params:
-                given[name] = self.bound_param(index, tensor, sizes)
+                given[name] = self.bound_param(index, tensor, extents)
             if "d_" + name in schedule.results:
                 order = sorted(range(tensor.dim()), key=lambda a, t=tensor: (-t.stride(a), a))
                 found[index] = empty_as(tensor.shape, order, tensor.dtype, device)
-                out["d_" + name] = self.bound_param(index, found[index], sizes)
+                out["d_" + name] = self.bound_param(index, found[index], extents)
         schedule.run([given[n] for n in schedule.params], [out[n] for n in schedule.results],
                      device)
         return found
@@ -194,15 +195,19 @@ class RegionFunction(BlockFunction):
         for half in (made["forward"], made["backward"]):
             if half is None:
                 continue
-            for step, note, flops in native.planned(half["text"], half["name"], sizes).notes:
+            for step, note, flops in native.planned(half["text"], half["name"], sizes):
                 if note.startswith(SLOW) and flops > FEW_FLOPS:
                     return f"{step}: {note}"
         return None
 
     def budget(self, tensors):
-        nominal = tuple((n, e if isinstance(e, int) else 1024)
-                        for n, e in sorted(self.block.extents.items()))
-        return nominal, None
+        return self.nominal_sizes, None
+
+    @cached_property
+    def nominal_sizes(self):
+        """Of names that are known only when it runs: 1024."""
+        return tuple((n, e if isinstance(e, int) else 1024)
+                     for n, e in sorted(self.block.extents.items()))
 
     @cached_property
     def _unknown(self):
@@ -210,24 +215,30 @@ class RegionFunction(BlockFunction):
         return [(i, axis, name) for i, binding in enumerate(self.block.params)
                 for axis, name in binding.unknown()]
 
+    @cached_property
+    def _static_sizes(self):
+        return tuple(sorted(self.block.extents.items()))
+
     def sizes_of(self, tensors):
+        if not self._unknown:
+            return self._static_sizes
         extents = dict(self.block.extents)
         for index, axis, name in self._unknown:
             extents[name] = tensors[index].shape[axis]
         return tuple(sorted(extents.items()))
 
-    def result_shape(self, index, sizes):
-        return self.block.outputs[index].shape(dict(sizes))
+    def result_shape(self, index, extents):
+        return self.block.outputs[index].shape(extents)
 
-    def empty_result(self, index, sizes, device):
-        return empty_as(self.result_shape(index, sizes), self.block.strides[index],
+    def empty_result(self, index, extents, device):
+        return empty_as(self.result_shape(index, extents), self.block.strides[index],
                         self.dtypes[index], device)
 
-    def bound_param(self, index, tensor, sizes):
-        return self.block.params[index].bound(tensor, dict(sizes))
+    def bound_param(self, index, tensor, extents):
+        return self.block.params[index].bound(tensor, extents)
 
-    def bound_result(self, index, tensor, sizes):
-        return self.block.outputs[index].bound(tensor, dict(sizes))
+    def bound_result(self, index, tensor, extents):
+        return self.block.outputs[index].bound(tensor, extents)
 
 
 class _Shape:
@@ -286,9 +297,9 @@ class _Differentiable(torch.autograd.Function):
         tensors = list(ctx.like)
         for i in read:
             tensors[i] = next(saved)
-        kept, sizes = {n: next(saved) for n in names}, function.sizes_of(tensors)
+        kept, extents = {n: next(saved) for n in names}, dict(function.sizes_of(tensors))
         for i in again:
-            kept[function.results[i]] = function.bound_result(i, next(saved), sizes)
+            kept[function.results[i]] = function.bound_result(i, next(saved), extents)
         if set(given) - set(ctx.of):
             # A gradient that was not expected: forward has not kept what it takes.
             of = tuple(n for n in function.results if n in given or n in ctx.of)

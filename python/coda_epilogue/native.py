@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import tvm_ffi
 
-from .errors import InternalError
+from . import errors  # noqa: F401  (registers the exceptions)
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32,
           "f64": torch.float64, "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8,
@@ -38,15 +38,12 @@ def _library():
 
 
 def _asked(function, request):
-    answer = json.loads(_library().get_function(function)(json.dumps(request)))
-    if answer is None:
-        raise InternalError(f"{function} gave nothing")
-    return answer
+    return json.loads(_library().get_function(function)(json.dumps(request)))
 
 
-def describe(text, file="text"):
-    """{"programs": […], "schedules": […]}: the signatures of what a text declares."""
-    return _asked("describe", {"text": text, "file": file})
+def describe(text):
+    """The signatures of the programs and blocks that a text declares."""
+    return _asked("describe", {"text": text})
 
 
 def alone(text, name="", dtype=None):
@@ -68,27 +65,19 @@ def rewrite(text, name="", grad=False, of=(), wrt=(), sizes=(), memory=None):
 
 
 def explain(text, name="", sizes=(), grad=False, of=(), wrt=()):
-    """What `coda explain` prints as "text", its "kernels" and the "ledger" of bytes."""
+    """The "kernels" of a block and the "ledger" of their bytes."""
     return _asked("explain", {"text": text, "name": name, "sizes": dict(sizes), "grad": grad,
                               "of": of, "wrt": wrt})
-
-
-def gpu_problem():
-    """Why there is no GPU that kernels can run on; empty where there is one."""
-    return str(_library().get_function("gpu_problem")())
 
 
 class Schedule:
     """A schedule compiled for one set of sizes and one device. Thread-safe."""
 
-    def __init__(self, text, name, sizes, device, strides=None):
-        request = {"text": text, "name": name, "sizes": dict(sizes), "device": device,
-                   "strides": strides or {}}
+    def __init__(self, text, name, sizes, device):
+        request = {"text": text, "name": name, "sizes": dict(sizes), "device": device}
         facts, self._run = _library().get_function("open")(json.dumps(request))
         facts = json.loads(str(facts))
         self.scratch_bytes = facts["scratch"]
-        self.notes = [tuple(n) for n in facts["notes"]]  # (step, how its kernel runs, flops)
-        self.sizes = facts["sizes"]
         self.params = [p["name"] for p in facts["params"]]
         self.results = [r["name"] for r in facts["results"]]
         self.shapes = {n: tuple(s) for n, s in facts["shapes"].items()}
@@ -104,16 +93,16 @@ class Schedule:
 
 @lru_cache(maxsize=4096)
 def planned(text, name, sizes):
-    """The Schedule of a text as this machine's GPU, or else an H200, would run it: for its notes;
-    nothing is compiled."""
-    return Schedule(text, name, sizes, "planned")
+    """[step, how its kernel runs, flops] of each step of a schedule, on this machine's GPU or else
+    an H200; nothing is compiled."""
+    return _asked("plan", {"text": text, "name": name, "sizes": dict(sizes)})
 
 
 @lru_cache(maxsize=4096)
-def opened(text, name, sizes, device, strides=()):
-    """The Schedule of a text on a torch.device, compiled once in a process. `strides`: (name,
-    strides) pairs of tensors that will not be dense. Raises Unsupported for a second GPU."""
+def opened(text, name, sizes, device):
+    """The Schedule of a text on a torch.device, compiled once in a process. Raises Unsupported for
+    a second GPU."""
     if device.type == "cuda":
         index = device.index if device.index is not None else torch.cuda.current_device()
         _library().get_function("use_gpu")(index)
-    return Schedule(text, name, sizes, device.type, {n: list(s) for n, s in strides})
+    return Schedule(text, name, sizes, device.type)

@@ -45,7 +45,7 @@ class Op:
     def __init__(self, text, name, memory=None, sizes=None):
         """`memory`: from the sizes by name to the bytes that forward may keep."""
         self.text, self.name = text, name
-        (described,) = native.describe(text)["programs"]
+        (described,) = native.describe(text)
         self.params, self.results = described["params"], described["results"]
         self._names = [p["name"] for p in self.params]
         self._scalars = {i: native.DTYPES[p["dtype"]] for i, p in enumerate(self.params)
@@ -176,9 +176,8 @@ class _OpFunction(BlockFunction):
             dim.solve(size, sizes)
         return sizes
 
-    def result_shape(self, index, sizes):
-        known = dict(sizes)
-        return [d.extent(known) for d in self._result_dims[index]]
+    def result_shape(self, index, extents):
+        return [d.extent(extents) for d in self._result_dims[index]]
 
 
 def _require(declared, tensor, device):

@@ -10,7 +10,7 @@ import operator
 
 import torch
 
-from .axes import extent_of, product, resolved, same
+from .axes import extent_of, product, resolved
 from .region import FLOATS, Untranslatable
 from .region_text import Value
 
@@ -175,8 +175,7 @@ def _permute(region, a, order):
 def _slice(region, a, dim=0, start=None, end=None, step=1):
     rank, start = len(a.axes), start or 0
     dim = dim % rank
-    if same(a.axes[dim], a.axes[dim]) and extent_of(region.meta.shape[dim]) == product(
-            resolved(a.axes[dim])):
+    if extent_of(region.meta.shape[dim]) == product(resolved(a.axes[dim])):
         return a
     if dim != rank - 1 or step != 1 or a.dtype not in FLOATS:
         raise Untranslatable("a slice of rows")

@@ -103,24 +103,18 @@ class Region:
 
     def _aligned(self, operands):
         """Broadcast from the right; factors that are the same position become the same."""
-        values = [o for o in operands if isinstance(o, Value)]
-        for other in values[1:]:
-            self._match(values[0], other)
-        return operands if len(values) < 2 else [
-            self._renamed(o, values[0]) if isinstance(o, Value) and o is not values[0] else o
-            for o in operands]
+        first = next(o for o in operands if isinstance(o, Value))
+        return [self._renamed(o, first) if isinstance(o, Value) and o is not first else o
+                for o in operands]
 
     def _match(self, first, other):
-        for a, b in zip(reversed(first.axes), reversed(other.axes)):
-            if resolved(a) and resolved(b):
-                self.text.axes.match(a, b)
+        """As Axes.match, of all axes that both have."""
+        return [pair for a, b in zip(reversed(first.axes), reversed(other.axes))
+                if resolved(a) and resolved(b) for pair in self.text.axes.match(a, b)]
 
     def _renamed(self, value, like_this):
         """The value with the other's names where both could not be joined."""
-        pairs = []
-        for a, b in zip(reversed(like_this.axes), reversed(value.axes)):
-            if resolved(a) and resolved(b):
-                pairs += self.text.axes.match(a, b)
+        pairs = self._match(like_this, value)
         if not pairs:
             return value
         new = {b: a for a, b in pairs}
@@ -177,9 +171,7 @@ class Region:
         if value in self._written:
             return self._written[value]
         whole, pieces = value.joined.whole, [self.written(p) for p in value.joined.pieces]
-        words = ["join(", [whole], ": "]
-        for i, piece in enumerate(pieces):
-            words += [", ", piece] if i else [piece]
+        words = ["join(", [whole], ": ", *_with_commas(pieces), ")"]
         first = pieces[0]
         swapped = resolved(first.axes[-1])
 
@@ -192,7 +184,7 @@ class Region:
                 out.append(flat if at is None
                            else flat[:at] + [whole] + flat[at + len(swapped):])
             return out
-        self._written[value] = self.text.say(words + [")"], value.axes, value.dtype, dims)
+        self._written[value] = self.text.say(words, value.axes, value.dtype, dims)
         return self._written[value]
 
     def join(self, whole, pieces, axes, dtype):
@@ -223,10 +215,8 @@ class Region:
                 self.text.value(swapped(origin.axes, piece), value.dtype,
                                 lambda piece=piece: swapped(origin.dims(), piece))
                 for piece in pieces]
-            words = ["split(", origin, ", ", [factor], ": "]
-            for i, piece in enumerate(pieces):
-                words += [", ", piece] if i else [piece]
-            self.text.statements.append(Statement(self._splits[key], words + [")"], self.node))
+            words = ["split(", origin, ", ", [factor], ": ", *_with_commas(pieces), ")"]
+            self.text.statements.append(Statement(self._splits[key], words, self.node))
         return [self.view_of(made, swapped(value.axes, piece))
                 for made, piece in zip(self._splits[key], pieces)]
 
@@ -312,11 +302,14 @@ class Region:
         axes = value.axes[:-1] + ([[]] if keepdim else [])
         return self.text.say([f"{name}(", value, ", ", gone, ")"], axes, dtype, dims)
 
-
     def mean(self, value, keepdim, over, dtype):
         total = self.reduced("sum", value, keepdim, dtype, over)
         sizes = [w for f in resolved(value.axes[-1]) for w in (" / size(", [f], ")")]
         return self.text.say([total, *sizes], total.axes, dtype, total.dims)
+
+
+def _with_commas(words):
+    return [w for word in words for w in (", ", word)][1:]
 
 
 def _listed(factors):

@@ -44,7 +44,8 @@ class Joined:
 
 @dataclass(eq=False)
 class Statement:
-    """`names` = words: strings, numbers, Values and lists of factors, as rendered."""
+    """`values` = `words`: strings, numbers, Values, lists of factors and functions that give
+    dims."""
 
     values: list
     words: list = field(default_factory=list)
@@ -68,7 +69,7 @@ def like(*operands):
 
 
 class Text:
-    """What translate.py writes into."""
+    """What region.py writes into."""
 
     def __init__(self):
         self.axes = Axes()

@@ -3,6 +3,7 @@
 import operator
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import torch
@@ -12,9 +13,9 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from . import native
 from .axes import extent_of, fresh_axis, resolved
 from .errors import CodaError
-from .region_text import grouped
 from .operators import TABLE
 from .region import Region, Source, Untranslatable
+from .region_text import grouped
 
 # What makes a region worth a schedule: a product, or a reduction over rows.
 aten = torch.ops.aten
@@ -39,7 +40,7 @@ class Binding:
     order: list  # of the factors
     names: list  # of the factors, in the graph's order
 
-    @property
+    @cached_property
     def is_plain(self):
         return all(len(s) == 1 for s in self.sizes) and self.order == sorted(self.order)
 

@@ -25,11 +25,10 @@ class Region:
 
     def explained(self):
         """The kernels, the statements in each, bytes and flops: what `coda explain` says."""
-        sizes = tuple((n, e if isinstance(e, int) else 1024)
-                      for n, e in self.block.extents.items())
         function = self.function
         wrt = tuple(n for n, needed in zip(function.params, function.needs) if needed)
-        return native.explain(self.block.text, "", sizes, bool(wrt), function.expected, wrt)
+        return native.explain(self.block.text, "", function.nominal_sizes, bool(wrt),
+                              function.expected, wrt)
 
     @property
     def operators(self):

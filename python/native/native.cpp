@@ -23,8 +23,7 @@
 #include "coda/cpu/cpu.h"
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/driver.h"
-#include "coda/cuda/planned.h"
-#include "coda/cuda/tuning.h"
+#include "coda/cuda/pieces.h"
 #include "coda/program/text.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/retype.h"
@@ -100,8 +99,7 @@ Tensor tensor_of(const ffi::TensorView& view, const std::string& name) {
 // ---- texts ----
 
 Module module_of(const json& request) {
-  if (request.contains("path")) return parse_file(request["path"]);
-  return parse(request.at("text").get<std::string>(), request.value("file", "text"));
+  return parse(request.at("text").get<std::string>(), "text");
 }
 
 json type_json(const std::string& name, const Type& type) {
@@ -144,23 +142,17 @@ json retyped(const json& request) {
   return {{"text", print(program)}, {"name", program.name()}};
 }
 
-// {"text", "name"} → the signatures of everything that the text declares itself.
+// {"text"} → the signatures of the programs and blocks that the text declares itself.
 json described(const json& request) {
   const Module module = module_of(request);
-  json programs = json::array(), schedules = json::array();
+  json programs = json::array();
   for (std::size_t i = module.imported; i < module.programs.size(); ++i) {
     const Program& program = module.programs[i];
     programs.push_back({{"name", program.name()},
-                        {"kind", program.kind() == Program::Kind::block ? "block" : "program"},
                         {"params", params_json(program.params())},
                         {"results", results_json(program.results())}});
   }
-  for (const Schedule& schedule : module.schedules) {
-    schedules.push_back({{"name", schedule.name},
-                         {"params", params_json(schedule.params)},
-                         {"results", results_json(schedule.results)}});
-  }
-  return {{"programs", programs}, {"schedules", schedules}};
+  return programs;
 }
 
 std::vector<std::string> strings(const json& request, const char* key) {
@@ -168,14 +160,10 @@ std::vector<std::string> strings(const json& request, const char* key) {
 }
 
 json half_json(const Partition& half) {
-  json steps = json::array();
-  for (const Step& step : half.schedule.steps) steps.push_back(step.program.name());
   return {{"text", print(half.schedule)},
           {"name", half.schedule.name},
           {"params", params_json(half.schedule.params)},
-          {"results", results_json(half.schedule.results)},
-          {"steps", steps},
-          {"seconds", half.seconds}};
+          {"results", results_json(half.schedule.results)}};
 }
 
 // {"text", "name", "grad", "of", "wrt", "sizes", "memory"} → {"forward", "backward", "saved",
@@ -196,7 +184,7 @@ json rewritten(const json& request) {
   return out;
 }
 
-// {"text", "name", "grad", "of", "wrt", "sizes"} → {"text", "kernels", "ledger"} of `coda explain`.
+// {"text", "name", "grad", "of", "wrt", "sizes"} → the "kernels" and the "ledger" of report_json.
 json explained(const json& request) {
   const Module module = module_of(request);
   const Program& block = module.find(request.value("name", ""));
@@ -204,9 +192,25 @@ json explained(const json& request) {
   const GradOptions gradients{.of = strings(request, "of"), .wrt = strings(request, "wrt")};
   const Report made =
       request.value("grad", false) ? report(block, gradients, sizes) : report(block, sizes);
-  json out = report_json(made);
-  out["text"] = explain(made);
-  return out;
+  return report_json(made);
+}
+
+// {"text", "name", "sizes"} → [[step, how its kernel runs on this machine's GPU or else on an H200,
+// flops]] of a schedule.
+json planned(const json& request) {
+  const Module module = module_of(request);
+  const Schedule* schedule = module.find_schedule(request.at("name").get<std::string>());
+  if (schedule == nullptr) throw InternalError("no schedule in a text that was to be planned");
+  const Sizes sizes = bind_sizes(inline_schedule(*schedule), request.at("sizes").get<Sizes>());
+  const Ledger counted = ledger(*schedule, sizes);
+  json steps = json::array();
+  for (const cuda::Piece& piece : cuda::pieces_of(*schedule, sizes)) {
+    const cuda::Plan plan = cuda::machine_plan(piece);
+    std::string note = plan.path;
+    for (const std::string& each : plan.notes) note += "; " + each;
+    steps.push_back({piece.program.name(), note, counted.steps[steps.size()].flops});
+  }
+  return steps;
 }
 
 // ---- running ----
@@ -219,11 +223,6 @@ const Backend& backend_of(const std::string& device) {
   std::unique_ptr<const Backend>& backend = known[device];
   if (!backend && device == "cpu") backend = cpu::backend();
   if (!backend && device == "cuda") backend = cuda::backend();
-  if (!backend && device == "planned") {
-    const cuda::Target target =
-        cuda::Driver::problem() ? cuda::Target{} : cuda::Driver::get().device().target;
-    backend = cuda::planned_backend(target, {.tuning = cuda::Tuning::process()});
-  }
   if (!backend) {
     throw ProgramError("`" + device + "` is no device that kernels run on",
                        "move the tensors to \"cpu\" or \"cuda\"");
@@ -264,9 +263,7 @@ struct Opened {
   }
 };
 
-// {"text", "name", "sizes", "device", "strides"} → [facts, run]. The device "planned" is this
-// machine's GPU, or else an H200, of which the notes are known and which runs nothing. `text` holds
-// a schedule or a program.
+// {"text", "name", "sizes", "device"} → [facts, run]. `text` holds a schedule or a program.
 ffi::Array<ffi::Any> opened(const json& request) {
   const std::string name = request.value("name", "");
   const Module module = module_of(request);
@@ -274,22 +271,14 @@ ffi::Array<ffi::Any> opened(const json& request) {
   const Program whole = found != nullptr ? inline_schedule(*found) : module.find(name);
   Schedule schedule = found != nullptr ? *found : as_schedule(whole);
   const Sizes sizes = bind_sizes(whole, request.value("sizes", Sizes()));
-  Executable executable(schedule, backend_of(request.at("device")), sizes,
-                        request.value("strides", Executable::Strides()));
+  Executable executable(schedule, backend_of(request.at("device")), sizes);
   const auto made =
       std::make_shared<const Opened>(std::move(schedule), sizes, std::move(executable));
   json shapes = json::object();
   for (const Result& result : made->schedule.results) {
     shapes[result.name] = shape_of(result.type, sizes);
   }
-  json notes = json::array();
-  const Ledger counted = ledger(made->schedule, sizes);
-  for (const auto& [step, note] : made->executable.notes()) {
-    notes.push_back({step, note, counted.steps[notes.size()].flops});
-  }
-  const json facts = {{"notes", notes},
-                      {"scratch", made->executable.scratch_bytes()},
-                      {"sizes", sizes},
+  const json facts = {{"scratch", made->executable.scratch_bytes()},
                       {"shapes", shapes},
                       {"params", params_json(made->schedule.params)},
                       {"results", results_json(made->schedule.results)}};
@@ -319,19 +308,14 @@ void use_gpu(std::int64_t ordinal) {
   });
 }
 
-// Why there is no GPU to run on; empty: there is one.
-ffi::String gpu_problem() {
-  return guarded([] { return ffi::String(cuda::Driver::problem().value_or("")); });
-}
-
 }  // namespace
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(describe, answered<described>)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(retype, answered<retyped>)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(rewrite, answered<rewritten>)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(explain, answered<explained>)
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(plan, answered<planned>)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(open, open)
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(use_gpu, use_gpu)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(gpu_problem, gpu_problem)
 
 }  // namespace coda
