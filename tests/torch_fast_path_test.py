@@ -40,9 +40,8 @@ def functions(made, length):
 
     def seen(graph_module, inputs):
         graph_module = normalise.normalised(graph_module, inputs)
-        blocks, _ = regions.find(graph_module, backend.slow_on_a_gpu(graph_module.graph))
-        tables = regions.tables(graph_module.graph)
-        found.extend((RegionFunction(b), [s.node not in tables for s in b.inputs])
+        blocks, _ = regions.find(graph_module, backend.slow_on_a_gpu)
+        found.extend((RegionFunction(b), [s.node.meta["learned"] for s in b.inputs])
                      for b in blocks)
         return lambda *_: pytest.fail("nothing is to run")
 
@@ -65,7 +64,7 @@ def test_every_kernel_is_on_the_fast_path(name):
     counts = {}
     for function, learned in found:
         metas = [s.of(s.node.meta["val"]) for s in function.block.inputs]
-        needs = tuple(n and m.dtype.is_floating_point for n, m in zip(learned, metas))
+        needs = tuple(learned)
         halves = function.rewritten(needs, function.expected, metas)
         sizes = function.sizes_of(metas)
         kernels = []

@@ -22,6 +22,12 @@ def extent_of(size):
     return size
 
 
+def hint_of(size):
+    """A size as an int: where it is symbolic, the one that it was traced with."""
+    known = extent_of(size)
+    return known if isinstance(known, int) else int(size.node.hint)
+
+
 class Factor:
     """Joined with others or split into a product: resolve() says what it is now. `whole`: what it
     is a piece of; `part`, how some pieces are written: ("half", whole), ("rest", whole, taken)."""
@@ -65,15 +71,19 @@ def same(left, right):
     return resolved(left) == resolved(right)
 
 
-def _divides(small, large):
-    return isinstance(small, int) and isinstance(large, int) and small and large % small == 0
+def quotient(large, small):
+    """None if it is no whole number, or is not known to be one."""
+    if isinstance(small, int) and isinstance(large, int):
+        return large // small if small and large % small == 0 else None
+    exact = large / small
+    return exact if exact.is_integer else None
 
 
 def _split_outer(factor, outer):
     """Splits a factor into `outer` and a new inner one."""
     if factor.part:
         raise Mismatch("a piece of a split dimension is factored")
-    factor.become([outer, Factor(factor.extent // outer.extent)])
+    factor.become([outer, Factor(quotient(factor.extent, outer.extent))])
 
 
 class Axes:
@@ -117,10 +127,10 @@ class Axes:
                 if a is not b and not self._join(a, b):
                     apart.append((a, b))
                 left, right = left[1:], right[1:]
-            elif _divides(b.extent, a.extent):
+            elif quotient(a.extent, b.extent) is not None:
                 _split_outer(a, b)
                 left = resolved(left)
-            elif _divides(a.extent, b.extent):
+            elif quotient(b.extent, a.extent) is not None:
                 _split_outer(b, a)
                 right = resolved(right)
             else:
@@ -137,9 +147,9 @@ class Axes:
             while product(axis) != size:
                 if not left:
                     raise Mismatch(f"an axis of {size} that is no product of the input's axes")
-                wanted = _quotient(size, product(axis))
-                if wanted is not None and _divides(wanted, left[0].extent) \
-                        and wanted != left[0].extent:
+                wanted = quotient(size, product(axis))
+                if wanted is not None and wanted != left[0].extent \
+                        and quotient(left[0].extent, wanted) is not None:
                     _split_outer(left[0], Factor(wanted))
                     left = resolved(left)
                 axis.append(left.pop(0))
@@ -147,7 +157,3 @@ class Axes:
         if left:
             raise Mismatch("an axis is left over")
         return axes
-
-
-def _quotient(size, part):
-    return size // part if _divides(part, size) else None

@@ -5,14 +5,15 @@ import operator
 from dataclasses import dataclass
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from . import pieces, report
+from . import pieces, report, rest
 from .blocks import RegionFunction
 from .errors import ProgramError, Unsupported
-from .normalise import normalised
-from .regions import find, tables
+from .normalise import is_write, normalised
+from .regions import find
 
 aten = torch.ops.aten
 
@@ -61,19 +62,20 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
                           "that one kernel would fuse\n  fix: shard with fully_shard (its layers "
                           'see whole weights), or leave these layers to backend="inductor"')
     if pieces.has_transforms(graph_module):
-        return _rest(graph_module, options)
+        return _rest(graph_module, example_inputs, options)
+    pieces.drop_idle_modes(graph_module.graph)
     kinds = pieces.kinds_of(graph_module.graph)
     if set(kinds.values()) - {"operators"}:
-        ours = lambda m: torch.compile(m, backend=coda, options=given)
-        return pieces.split(graph_module, kinds, ours, lambda m: _rest(m, options))
-    graph_module = normalised(graph_module, example_inputs)
-    on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in example_inputs)
-    blocks, reasons = find(graph_module, slow_on_a_gpu(graph_module.graph) if on_gpu else None)
+        return pieces.split(graph_module, kinds,
+                            lambda m, inputs: coda(m, inputs, options=given, mode=mode),
+                            lambda m, inputs: _rest(m, inputs, options))
+    before, graph_module = graph_module, normalised(graph_module, example_inputs)
+    blocks, reasons = find(graph_module, judge_for(example_inputs))
     quiet, moved = _beside_the_loss(graph_module, blocks), {}
-    functions = [RegionFunction(b, quiet, lambda m: _rest(m, options)) for b in blocks]
+    functions = [RegionFunction(b, quiet) for b in blocks]
     report.add(graph_module, functions, reasons, quiet)
     if not blocks:
-        return _rest(graph_module, options)
+        return _rest(before, example_inputs, options)
     for number, function in enumerate(functions):
         moved.update(_replace(graph_module, f"coda_{number}", function, moved))
     _in_order(graph_module.graph)
@@ -83,19 +85,18 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
     return graph_module
 
 
-def slow_on_a_gpu(graph):
-    """What find() asks of a block: of a region of that text, with gradients of all that may have
-    them."""
-    unlearned, known = tables(graph), {}
+def judge_for(inputs):
+    """What find() asks of a block where these are a graph's inputs: why PyTorch would be faster, or
+    None."""
+    on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in inputs)
+    return slow_on_a_gpu if on_gpu else None
 
-    def judge(block):
-        if block.text not in known:
-            metas = [s.of(s.node.meta["val"]) for s in block.inputs]
-            needs = tuple(m.dtype.is_floating_point and s.node not in unlearned
-                          for s, m in zip(block.inputs, metas))
-            known[block.text] = RegionFunction(block).slow(needs, metas)
-        return known[block.text]
-    return judge
+
+def slow_on_a_gpu(block):
+    """Why a kernel of a block would be slow on a GPU, or None."""
+    metas = [s.of(s.node.meta["val"]) for s in block.inputs]
+    needs = tuple(s.node.meta["learned"] for s in block.inputs)
+    return RegionFunction(block).slow(needs, metas)
 
 
 def _beside_the_loss(graph_module, blocks):
@@ -115,7 +116,7 @@ def _replace(graph_module, name, function, moved):
     returns the same of this one."""
     block = function.block
     graph, inside, results = graph_module.graph, set(block.nodes), {}
-    graph_module.add_module(name, _Module(function))
+    graph_module.add_module(name, pieces.Called(function))
     with graph.inserting_after(block.nodes[-1]):
         call = after = graph.call_module(
             name, tuple(moved.get(n, n) for n in block.outside))
@@ -123,7 +124,7 @@ def _replace(graph_module, name, function, moved):
     for index, node in enumerate(block.results):
         with graph.inserting_after(after):
             results[node] = after = graph.call_function(operator.getitem, (call, index))
-        after.meta.update(val=node.meta["val"], epoch=call.meta["epoch"])
+        after.meta.update({k: node.meta[k] for k in ("val", "learned")}, epoch=call.meta["epoch"])
         node.replace_all_uses_with(after, delete_user_cb=lambda user: user not in inside)
     for node in reversed(block.nodes):
         graph.erase_node(node)
@@ -147,17 +148,6 @@ def _in_order(graph):
                 heapq.heappush(ready, (place[user], user))
 
 
-class _Module(torch.nn.Module):
-    """For the graph: fx calls modules."""
-
-    def __init__(self, running):
-        super().__init__()
-        self.running = running
-
-    def forward(self, *tensors):
-        return self.running(*tensors)
-
-
 class _NotOurs(OperatorSupportBase):
     def __init__(self, epoch):
         self.epoch = epoch
@@ -168,21 +158,41 @@ class _NotOurs(OperatorSupportBase):
         return not (node.target is operator.getitem and node.args[0].op == "call_module")
 
 
-def _rest(graph_module, options):
+def _rest(graph_module, inputs, options):
     if options.rest == "eager":
         return graph_module
-    return torch.compile(graph_module, mode=options.mode)
+    return rest.compiled(graph_module, inputs, options.mode)
 
 
 def _compile_the_rest(graph_module, options):
-    for epoch in sorted({n.meta["epoch"] for n in graph_module.graph.nodes if "epoch" in n.meta}):
+    writes = {n.meta["epoch"] for n in graph_module.graph.nodes if is_write(n)}
+    for epoch in sorted({n.meta["epoch"] for n in graph_module.graph.nodes} - writes):
         partitioner = CapabilityBasedPartitioner(graph_module, _NotOurs(epoch),
                                                  allows_single_node_partition=True)
         worth = [p for p in partitioner.propose_partitions() if any(map(_is_work, p.nodes))]
         partitioner.fuse_partitions(worth, prefix=f"torch_{epoch}_")
-    for name, module in list(graph_module.named_children()):
-        if name.startswith("torch_"):
-            setattr(graph_module, name, _rest(module, options))
+    symbols = {n.meta["val"].node.expr: n for n in graph_module.graph.nodes
+               if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.SymInt)}
+    for call in [n for n in graph_module.graph.nodes if n.op == "call_module"]:
+        if call.target.startswith("torch_"):
+            _give_symbols(call, getattr(graph_module, call.target), symbols)
+            inputs = [rest.expected(given) for given in call.args]
+            with rest.as_a_part(inputs):
+                function = rest.compiled(getattr(graph_module, call.target), inputs, options.mode)
+            delattr(graph_module, call.target)
+            setattr(graph_module, call.target, pieces.Called(function))
+
+
+def _give_symbols(call, part, symbols):
+    """Sizes that shapes are computed from, as arguments: Inductor derives none from a product."""
+    given = {n.meta["val"].node.expr for n in call.args if isinstance(n.meta["val"], torch.SymInt)}
+    used = set().union(*(free_symbols(n.meta["val"]) for n in call.args))
+    missing = [symbols[s] for s in symbols if s in used - given]
+    with part.graph.inserting_before(next(iter(part.graph.nodes))):
+        for node in reversed(missing):
+            part.graph.placeholder(node.name).meta.update(node.meta)
+    part.recompile()
+    call.args = (*missing, *call.args)
 
 
 def _is_work(node):

@@ -2,10 +2,12 @@
 sizes that come, behind an autograd function."""
 
 from functools import cached_property, lru_cache
+from math import prod
 
 import torch
 
 from . import native
+from .axes import hint_of
 from .errors import ProgramError
 
 SLOW = "general"  # how notes of kernels on the predicated path begin
@@ -141,30 +143,21 @@ def require_classes(target, classes, ignore_index):
 class RegionFunction(BlockFunction):
     """A Block of regions.py."""
 
-    def __init__(self, block, quiet=(), rest=None):
-        """`rest`: from the region as a GraphModule to a function by PyTorch, for where that is
-        faster."""
+    def __init__(self, block, quiet=()):
         names = [f"r{i}" for i in range(len(block.results))]
         super().__init__(block.text, [f"p{i}" for i in range(len(block.inputs))], names,
                          [n.meta["val"].dtype for n in block.results],
                          [name for name, node in zip(names, block.results) if node in quiet])
-        # NOTE: now, as the graph's nodes are erased when this takes their place.
-        self.block, self.rest, self._original = block, rest, block.original()
+        self.block = block
         places = {node: i for i, node in enumerate(block.outside)}
         self._places = [places[s.node] for s in block.inputs]
-        self.refusal = None  # why PyTorch runs it; found when it is first called
-        self._judged = set()
 
     def __call__(self, *tensors):
         """On the tensors of the nodes of `block.outside`."""
-        if self.refusal is None:
-            bound = [s.of(tensors[i]) for s, i in zip(self.block.inputs, self._places)]
-            self._judge(bound)
-            if self.refusal is None:
-                for index, classes, ignored in self.block.checks:
-                    require_classes(bound[index], classes, ignored)
-                return super().__call__(*bound)
-        return self._by_pytorch(*tensors)
+        bound = [s.of(tensors[i]) for s, i in zip(self.block.inputs, self._places)]
+        for index, classes, ignored in self.block.checks:
+            require_classes(bound[index], classes, ignored)
+        return super().__call__(*bound)
 
     @lru_cache(maxsize=64)
     def reached(self, needs):
@@ -172,20 +165,6 @@ class RegionFunction(BlockFunction):
               if n in self.expected and any(needs[i] for i in inputs)]
         learned = set().union(*(i for n, i in zip(self.results, self.block.depends) if n in of))
         return tuple(n and i in learned for i, n in enumerate(needs)), tuple(of)
-
-    @cached_property
-    def _by_pytorch(self):
-        return self.rest(self._original) if self.rest else self._original
-
-    def _judge(self, tensors):
-        """Refuses a region on a GPU where a kernel would be slow, for gradients as they are asked
-        for; once for each choice of these."""
-        if tensors[0].device.type != "cuda":
-            return
-        needs = tuple(t.requires_grad for t in tensors) if torch.is_grad_enabled() else ()
-        if needs not in self._judged:
-            self._judged.add(needs)
-            self.refusal = self.slow(needs, tensors)
 
     def slow(self, needs, tensors):
         """The first kernel that would not be on a GPU's fast path, and why; None: all are."""
@@ -210,21 +189,16 @@ class RegionFunction(BlockFunction):
                      for n, e in sorted(self.block.extents.items()))
 
     @cached_property
-    def _unknown(self):
-        """(parameter, axis, name) of the extents that are known only now."""
-        return [(i, axis, name) for i, binding in enumerate(self.block.params)
-                for axis, name in binding.unknown()]
-
-    @cached_property
     def _static_sizes(self):
         return tuple(sorted(self.block.extents.items()))
 
     def sizes_of(self, tensors):
-        if not self._unknown:
+        if not self.block.measured:
             return self._static_sizes
         extents = dict(self.block.extents)
-        for index, axis, name in self._unknown:
-            extents[name] = tensors[index].shape[axis]
+        for name, index, axis, known, others in self.block.measured:
+            more = prod((extents[n] for n in others), start=known)
+            extents[name] = hint_of(tensors[index].shape[axis]) // more
         return tuple(sorted(extents.items()))
 
     def result_shape(self, index, extents):

@@ -15,19 +15,29 @@ aten = torch.ops.aten
 
 def normalised(graph_module, example_inputs):
     """A GraphModule of ATen operators with the same inputs and outputs; a node's meta["val"] is its
-    fake tensor, meta["epoch"] counts writes. `example_inputs`: as Dynamo gives them to a
-    backend."""
+    fake tensor, meta["epoch"] counts writes, meta["learned"] says whether gradients go through it.
+    `example_inputs`: as Dynamo gives them to a backend."""
     mode = detect_fake_mode(example_inputs) or FakeTensorMode(shape_env=ShapeEnv())
     fakes = [_faked(each, mode) for each in example_inputs]
     trace = make_fx(graph_module, tracing_mode="real", pre_dispatch=True,
                     _allow_non_fake_inputs=True)
     with mode:
         made = trace(*fakes)
-    for node, given in zip(made.graph.nodes, example_inputs):
-        node.meta["learned"] = isinstance(given, torch.Tensor) and given.requires_grad
+    _fix_numbers(made.graph)
     _simplify(made)
     _count_epochs(made.graph)
+    _mark_learned(made.graph, example_inputs)
     return made
+
+
+def _fix_numbers(graph):
+    """Puts floats that Dynamo took for symbolic, like the epsilon of a norm under dynamic=True, in
+    the graph as they are. Dynamo checks them then in each call."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "call_function" and isinstance(value, torch.SymFloat) \
+                and value.node.hint is not None:
+            node.replace_all_uses_with(float(value))
 
 
 def _simplify(graph_module):
@@ -57,15 +67,33 @@ def _simplify(graph_module):
     graph.eliminate_dead_code()
 
 
+def is_write(node):
+    """Whether it writes into a tensor that it is given."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 def _count_epochs(graph):
     """meta["epoch"] of every node: one that writes into a tensor is alone in its epoch, and no node
     may move to another."""
     epoch = 0
     for node in graph.nodes:
-        writes = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+        writes = is_write(node)
         epoch += writes
         node.meta["epoch"] = epoch
         epoch += writes
+
+
+def _mark_learned(graph, example_inputs):
+    inputs, on = iter(example_inputs), torch.is_grad_enabled()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            given = next(inputs)
+            node.meta["learned"] = on and isinstance(given, torch.Tensor) and given.requires_grad
+        else:
+            value = node.meta.get("val")
+            node.meta["learned"] = node.target is not aten.detach.default and (
+                not isinstance(value, torch.Tensor) or value.dtype.is_floating_point) and any(
+                    n.meta["learned"] for n in node.all_input_nodes)
 
 
 def _faked(given, mode):

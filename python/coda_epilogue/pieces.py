@@ -5,8 +5,11 @@ ATen operators: tracing a graph to these would lose them. Each is a piece by its
 """
 
 import torch
+import torch.utils._pytree as pytree
 from torch.fx.passes.split_module import split_module
 from torch.utils.checkpoint import checkpoint
+
+from .rest import as_a_part
 
 _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 _ENTER = torch.amp.autocast_mode._enter_autocast
@@ -43,9 +46,47 @@ def kinds_of(graph):
     return kinds
 
 
+def drop_idle_modes(graph):
+    """Erases modes that change nothing: no_grad around what has no gradients, as rotary embeddings
+    have it, and an autocast that is off inside none that is on."""
+    on, opened, reads, idle, casts, open_casts = torch.is_grad_enabled(), None, False, [], [], 0
+    first = on
+    for node in graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            if node.args[0] == on:
+                idle.append(node)
+                continue
+            on = node.args[0]
+            if on != first:
+                opened, reads = node, not first
+            elif not reads:
+                idle += [opened, node]
+        elif on != first:
+            reads = reads or any(map(_has_gradient, node.all_input_nodes))
+        if node.target is _ENTER:
+            off = not node.args[2] and not open_casts \
+                and not torch.is_autocast_enabled(node.args[0])
+            casts += [node] if off else []
+            open_casts += not off
+        elif node.target is _EXIT:
+            if node.args[0] in casts:
+                idle += [node, node.args[0]]
+            else:
+                open_casts -= 1
+    for node in idle:
+        graph.erase_node(node)
+
+
+def _has_gradient(node):
+    value = node.meta.get("example_value")
+    if value is None:
+        return True
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in pytree.tree_leaves(value))
+
+
 def split(graph_module, kinds, compiled, rest):
-    """`compiled`, `rest`: from a module to a function, for pieces of operators and for those inside
-    a mode."""
+    """`compiled`, `rest`: from a module and its inputs, fake ones, to a function, for pieces of
+    operators and for those inside a mode."""
     part, number, last = {}, 0, "operators"
     for node in graph_module.graph.nodes:
         kind = kinds.get(node, last)
@@ -65,18 +106,40 @@ def split(graph_module, kinds, compiled, rest):
         if kind == "checkpoint":
             _recompute(piece, compiled)
         elif kind != "hook":
-            setattr(pieces, name, (rest if kind == "mode" else compiled)(piece))
+            inputs = [n.meta["example_value"] for n in piece.graph.nodes if n.op == "placeholder"]
+            with as_a_part(inputs):
+                function = (rest if kind == "mode" else compiled)(piece, inputs)
+            delattr(pieces, name)
+            setattr(pieces, name, Called(function))
     return pieces
+
+
+class Called(torch.nn.Module):
+    """A function for a graph, which calls modules."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given):
+        return self.function(*given)
 
 
 def _recompute(piece, compiled):
     """Checkpoints of a piece as PyTorch does them, their bodies compiled."""
     for call in piece.graph.nodes:
         if call.target is _CHECKPOINT:
-            body = call.args[0].target
-            setattr(piece, body, compiled(getattr(piece, body)))
+            body, inputs = call.args[0].target, [_expected(a) for a in call.args[1:]]
+            with as_a_part(inputs):
+                function = compiled(getattr(piece, body), inputs)
+            delattr(piece, body)
+            setattr(piece, body, Called(function))
             call.target = _recomputed(call.meta.get("_checkpoint_context_fn"))
     piece.recompile()
+
+
+def _expected(given):
+    return given.meta["example_value"] if isinstance(given, torch.fx.Node) else given
 
 
 def _recomputed(context):

@@ -62,7 +62,7 @@ class Region:
 
     def translate(self, node):
         self.node = self.text.node = node
-        known = lambda n: self.of[n] if n in self.of else n
+        known = lambda n: self.of[n] if n in self.of else n.meta["val"]
         args = torch.fx.map_arg(node.args, known)
         kwargs = torch.fx.map_arg(node.kwargs, known)
         try:

@@ -11,7 +11,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from . import native
-from .axes import extent_of, fresh_axis, resolved
+from .axes import fresh_axis, hint_of, resolved
 from .errors import CodaError
 from .operators import TABLE
 from .region import Region, Source, Untranslatable
@@ -54,10 +54,13 @@ class Binding:
         return tensor.view(shape).permute(self.order)
 
     def unknown(self):
-        """(axis, name) of the factors that are known only when it runs."""
-        at = iter(self.names)
-        return [(axis, name) for axis, factors in enumerate(self.sizes)
-                for factor, name in zip(factors, at) if factor is None and len(factors) == 1]
+        """(axis, names of its factors that are known only when it runs, the product of the rest) of
+        each axis that has such."""
+        at, found = iter(self.names), []
+        for axis, factors in enumerate(self.sizes):
+            names = [name for factor, name in zip(factors, at) if factor is None]
+            found += [(axis, names, prod(f for f in factors if f is not None))] if names else []
+        return found
 
     def shape(self, extents):
         """Of the graph's tensor. `extents`: by name."""
@@ -79,23 +82,15 @@ class Block:
     strides: list  # of each result's axes, the order in which they lie in memory
     depends: list  # of each result, the inputs by number that a gradient of it may reach
     checks: list  # (input by number, classes, ignore_index): what a loss asks of its targets
+    measured: list  # (name, input by number, axis, by what that is more: a number, names)
     nodes: list = field(default_factory=list)
 
     @property
     def outside(self):
-        """The graph's nodes that its own read."""
+        """The graph's tensors that its own nodes read."""
         inside = set(self.nodes)
         return list(dict.fromkeys(s for n in self.nodes for s in n.all_input_nodes
-                                  if s not in inside))
-
-    def original(self):
-        """Its nodes as a GraphModule: from the tensors of `outside` to a tuple of the results."""
-        graph = torch.fx.Graph()
-        copies = {node: graph.placeholder(node.name) for node in self.outside}
-        for node in self.nodes:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output(tuple(copies[node] for node in self.results))
-        return torch.fx.GraphModule({}, graph)
+                                  if s not in inside and isinstance(s.meta["val"], torch.Tensor)))
 
 
 class _Supported(OperatorSupportBase):
@@ -146,8 +141,10 @@ def _blocks_of(graph_module, epoch, reasons, judge):
                 again = True
                 continue
             why = judge(blocks[-1]) if judge else None
-            for view in _cuts_of_heads(nodes) if why else ():
-                reasons[view] = f"with the heads after it a kernel would be slow ({why})"
+            if why:
+                cuts = _cuts_of_heads(nodes)
+                reasons |= dict.fromkeys(cuts, f"with the heads after it a kernel is slow: {why}") \
+                    if cuts else dict.fromkeys(nodes, f"a kernel of its region is slow: {why}")
                 again = True
         if not again:
             return blocks
@@ -244,7 +241,9 @@ def block_of(nodes):
         for source in node.all_input_nodes:
             if source in inside or source in region.of:
                 continue
-            value = source.meta.get("val")
+            value = source.meta["val"]
+            if isinstance(value, torch.SymInt):
+                continue
             if not isinstance(value, torch.Tensor):
                 raise Refused(node, "a number that is known only when it runs")
             region.of[source] = region.text.param([fresh_axis(s) for s in value.shape],
@@ -299,7 +298,7 @@ def _rendered(region, nodes, results, values):
         meta = node.meta["val"]
         if len(value.axes) != meta.dim():
             raise Refused(node, f"internal: {len(value.axes)} axes for {tuple(meta.shape)}")
-        order = sorted(range(meta.dim()), key=lambda a: (-_stride(meta, a), a))
+        order = sorted(range(meta.dim()), key=lambda a: (-hint_of(meta.stride(a)), a))
         axes = [resolved(value.axes[a]) for a in order]
         flat = [f for axis in axes for f in axis]
         dims = grouped(axes, rows)
@@ -319,14 +318,31 @@ def _rendered(region, nodes, results, values):
         static = lambda f: f.extent if isinstance(f.extent, int) else None
         return Binding([[static(f) for f in resolved(axis)] for axis in axes],
                        [factors.index(f) for f in target], [names.get(f) for f in factors])
-    return Block(rendered, [p.source for p in text.params], results,
-                 [binding(p.axes, p.dims()) for p in text.params],
+    params = [binding(p.axes, p.dims()) for p in text.params]
+    return Block(rendered, [p.source for p in text.params], results, params,
                  [binding(v.axes, d) for v, d in zip(values, declared)],
                  {name: f.extent for f, name in names.items()}, strides, [],
                  [(text.params.index(target), classes, ignored)
-                  for target, classes, ignored in text.checks if target in text.params], nodes)
+                  for target, classes, ignored in text.checks if target in text.params],
+                 _measured(params, nodes[-1]), nodes)
 
 
-def _stride(meta, axis):
-    stride = extent_of(meta.stride(axis))
-    return stride if isinstance(stride, int) else int(meta.stride(axis).node.hint)
+def _measured(params, node):
+    """Where each extent that is known only when it runs comes from, in an order in which each
+    needs only those before it."""
+    todo = [(i, *each) for i, binding in enumerate(params) for each in binding.unknown()]
+    found = {}
+    while todo:
+        left = []
+        for each in todo:
+            index, axis, names, known = each
+            new = [n for n in names if n not in found]
+            if len(new) == 1 and names.count(new[0]) == 1:
+                others = tuple(n for n in names if n != new[0])
+                found[new[0]] = (new[0], index, axis, known, others)
+            elif new:
+                left.append(each)
+        if len(left) == len(todo):
+            raise Refused(node, "sizes that no axis of what it is given tells apart")
+        todo = left
+    return list(found.values())

@@ -65,9 +65,6 @@ class Graph:
         why = Counter((operator, reason) for operator, reason in self.left.values())
         lines += [f"  left: {count} x {operator}: {reason}"
                   for (operator, reason), count in why.most_common()]
-        lines += [f"  {layers} regions run by PyTorch, as a kernel would be slow: {refusal}"
-                  for refusal, layers in Counter(
-                      f.refusal for f in self.functions if f.refusal).items()]
         lines += [f"  the graph returns a tensor of shape {shape} beside the loss: a model that "
                   "returns the loss alone never stores it" for shape in self.stored]
         return "\n".join(lines)
