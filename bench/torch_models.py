@@ -119,6 +119,8 @@ def main():
         print(f"{name:13s} {ms:8.1f} ms  {tokens / ms * 1e3:9.0f} tokens/s  coda is "
               f"{ms / row['coda']['ms']:.3f} times as fast", flush=True)
     if options.profile:
+        from coda_epilogue import report
+        print("\n\n".join(map(str, report.GRAPHS)))
         row["kernels"] = {name: timeline(step) for name, step in steps.items()}
         print_timelines(row["kernels"])
     if options.output:
