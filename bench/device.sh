@@ -12,6 +12,7 @@ Parts, each under 8 minutes; all of them if none is named:
   gemm fused weights rope head stream layer compile
             bench/bench.py: against cuBLAS and others
   torch     bench/torch_models.py: whole models by torch.compile(backend="coda") and by Inductor
+  parity    bench/torch_parity.py: gradients of families of transformers beside double precision
 
 Results go to $OUT, or to bench/results. A part that fails does not stop the next; the exit code is
 the number of parts that failed.
@@ -37,18 +38,20 @@ for argument in "$@"; do
     --help | -h) usage && exit 0 ;;
     --quick) quick=(--quick) ;;
     --pack) cd "$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/.." && pack && exit 0 || exit 1 ;;
-    verify | sanitize | gemm | fused | weights | rope | head | stream | layer | compile | torch)
+    verify | sanitize | gemm | fused | weights | rope | head | stream | layer | compile | torch | parity)
       parts+=("$argument") ;;
     *) printf 'device.sh: unknown part %s\n\n' "$argument" >&2 && usage >&2 && exit 2 ;;
   esac
 done
 ((${#parts[@]})) ||
-  parts=(verify sanitize gemm fused weights rope head stream layer compile torch)
+  parts=(verify sanitize gemm fused weights rope head stream layer compile torch parity)
 
 cd "$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/.."
 export OUT=${OUT:-$PWD/bench/results}
 mkdir -p "$OUT"
 readonly budget=450 # seconds of a part
+torch_results=$OUT/h200-torch-$(date +%F).json
+readonly torch_results
 
 # A tree that was built elsewhere runs as it is.
 export LD_LIBRARY_PATH=$PWD/build/device:$PWD/.venv/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -150,16 +153,15 @@ verify() {
 
 # Llama-3 1B's sizes, layers of width 4096, and a small batch.
 whole_models() {
-  local file
-  file=$OUT/h200-torch-$(date +%F).json
-  models() { timeout "$budget" python3 bench/torch_models.py --output "$file" "$@"; }
+  models() { timeout "$budget" python3 bench/torch_models.py --output "$torch_results" "$@"; }
   if ((${#quick[@]})); then
-    models --case llama_1b --layers 4 --rounds 3
+    models --case llama_1b_4_layers --layers 4 --rounds 3
     return
   fi
   models --case llama_1b --rivals inductor,max-autotune --profile &&
     models --case llama_4096 --layers 4 --width 4096 --hidden 14336 &&
-    models --case llama_1b_small --batch 1 --length 4096
+    models --case llama_1b_small --batch 1 --length 4096 &&
+    models --case llama_1b_4_layers_mask --layers 4 --attention sdpa
 }
 
 failed=0
@@ -170,6 +172,7 @@ for part in "${parts[@]}"; do
   case $part in
     verify | sanitize) "$part" ;;
     torch) whole_models 2>&1 ;;
+    parity) timeout "$budget" python3 bench/torch_parity.py --output "$torch_results" 2>&1 ;;
     *) python3 bench/bench.py "$part" --budget "$budget" "${quick[@]}" 2>&1 ;;
   esac
   outcome=$?

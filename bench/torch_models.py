@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Whole models on one GPU: torch.compile(backend="coda") beside Inductor, steps in turn, the same
-loss first. Prints tokens/s, the ratio, and the peak memory of each."""
+loss first: forward + backward, and the whole step with fused AdamW. Prints tokens/s, the share of
+the products' peak, the ratio, and the peak memory of each; adds a row to a results file."""
 
 import argparse
 import datetime
@@ -26,27 +27,43 @@ def causal_attention(module, query, key, value, attention_mask, scaling=None, **
     return made.transpose(1, 2).contiguous(), None
 
 
-def llama(layers, width, hidden, heads, vocabulary, attention):
-    from transformers import (AttentionInterface, AttentionMaskInterface, LlamaConfig,
-                              LlamaForCausalLM)
+def llama_config(o):
+    """Of a Llama without a cache and with a head of its own; attention "causal" or one that
+    transformers has."""
+    from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig
     AttentionInterface.register("causal", causal_attention)
     AttentionMaskInterface.register("causal", lambda *_, **__: None)
-    config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=hidden,
-        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads // 4,
-        max_position_embeddings=8192, attn_implementation=attention, tie_word_embeddings=False,
-        use_cache=False)
+    return LlamaConfig(
+        vocab_size=o.vocabulary, hidden_size=o.width, intermediate_size=o.hidden,
+        num_hidden_layers=o.layers, num_attention_heads=o.heads, num_key_value_heads=o.heads // 4,
+        max_position_embeddings=8192, attn_implementation=o.attention, tie_word_embeddings=False,
+        use_cache=False, bos_token_id=None, eos_token_id=None)
+
+
+def llama(options):
+    from transformers import LlamaForCausalLM
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
-        model = LlamaForCausalLM(config)
+        model = LlamaForCausalLM(llama_config(options))
         torch.set_default_dtype(torch.float32)
     return model
 
 
-def stepper(model, run, ids):
+def products_tflop(model, options):
+    """Of the products of forward and backward, attention's two causal ones included."""
+    tokens, width = options.batch * options.length, options.width
+    weights = sum(p.numel() for n, p in model.named_parameters()
+                  if p.dim() == 2 and "embed" not in n)
+    attention = options.layers * 3.5 * 4 * tokens * options.length * width / 2
+    return (6 * tokens * weights + attention) / 1e12
+
+
+def stepper(model, run, ids, optimizer=None):
     def step():
         loss = run(input_ids=ids, labels=ids).loss
         loss.backward()
+        if optimizer:
+            optimizer.step()
         for parameter in model.parameters():
             parameter.grad = None
         return loss
@@ -85,19 +102,22 @@ def main():
     parser.add_argument("--output", type=Path, help="adds a row to this file")
     options = parser.parse_args()
     torch.manual_seed(0)
-    model = llama(options.layers, options.width, options.hidden, options.heads,
-                  options.vocabulary, options.attention)
+    model = llama(options)
     ids = torch.randint(0, options.vocabulary, (options.batch, options.length), device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     makes = {"coda": lambda: torch.compile(model, backend="coda"),
              "inductor": lambda: torch.compile(model),
              "max-autotune": lambda: torch.compile(model, mode="max-autotune-no-cudagraphs"),
              "eager": lambda: model}
-    steps, row = {}, {"layers": options.layers, "width": options.width, "batch": options.batch,
-                      "length": options.length, "case": options.case}
+    runs, row = {}, {n: getattr(options, n) for n in (
+        "case", "layers", "width", "hidden", "heads", "vocabulary", "batch", "length",
+        "attention")}
+    row["products_tflop"] = products_tflop(model, options)
     for name in ["coda", *filter(None, options.rivals.split(","))]:
         torch._dynamo.reset()
         start = time.monotonic()
-        step = steps[name] = stepper(model, makes[name](), ids)
+        runs[name] = makes[name]()
+        step = stepper(model, runs[name], ids)
         loss = step().item()
         torch.cuda.synchronize()
         compiled = time.monotonic() - start
@@ -111,18 +131,22 @@ def main():
               f"{row[name]['peak_gib']:.1f} GiB", flush=True)
         gc.collect()
         torch.cuda.empty_cache()
-    for name, ms in timed(steps, options.rounds).items():
-        row[name]["ms"] = ms
+    # The optimizer last: it changes the weights, and its state would count as memory.
+    steps = {n: stepper(model, run, ids) for n, run in runs.items()}
+    whole = {n: stepper(model, run, ids, optimizer) for n, run in runs.items()}
     tokens = options.batch * options.length
-    for name in steps:
-        ms = row[name]["ms"]
-        print(f"{name:13s} {ms:8.1f} ms  {tokens / ms * 1e3:9.0f} tokens/s  coda is "
-              f"{ms / row['coda']['ms']:.3f} times as fast", flush=True)
+    for what, key, every in (("forward + backward", "ms", steps), ("with AdamW", "step_ms", whole)):
+        for name, ms in timed(every, options.rounds).items():
+            row[name][key] = ms
+            ratio = ms / row["coda"][key]
+            rate = row["products_tflop"] / ms * 1e3
+            print(f"{name:13s} {what:18s} {ms:8.1f} ms {tokens / ms * 1e3:9.0f} tokens/s, "
+                  f"{rate:4.0f} TFLOP/s of 989, coda is {ratio:.3f} times as fast", flush=True)
     if options.profile:
-        from coda_epilogue import report
-        print("\n\n".join(map(str, report.GRAPHS)))
-        row["kernels"] = {name: timeline(step) for name, step in steps.items()}
+        row["kernels"] = {n: timeline(steps[n]) for n in ("coda", "inductor")}
         print_timelines(row["kernels"])
+    from coda_epilogue import report
+    row["regions"] = str(report.GRAPHS[0])
     if options.output:
         add_row(options.output, row)
     return 0
@@ -135,7 +159,7 @@ def add_row(path, row):
     found.update(date=datetime.date.today().isoformat(), gpu=torch.cuda.get_device_name(),
                  versions={"torch": torch.__version__, "cuda": torch.version.cuda,
                            "transformers": transformers.__version__})
-    found["rows"].append(row)
+    found["rows"] = [r for r in found["rows"] if r["case"] != row["case"]] + [row]
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps(found, indent=1))

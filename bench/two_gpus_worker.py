@@ -13,17 +13,9 @@ import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_models import llama_config
+
 warnings.filterwarnings("ignore")
-
-
-def llama(options):
-    from transformers import LlamaConfig, LlamaForCausalLM
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=options.vocabulary, hidden_size=options.width,
-        intermediate_size=options.hidden, num_hidden_layers=options.layers,
-        num_attention_heads=options.heads, num_key_value_heads=options.heads // 4,
-        max_position_embeddings=8192, attn_implementation="sdpa", tie_word_embeddings=False,
-        use_cache=False, bos_token_id=None, eos_token_id=None))
 
 
 def prepared(model, options):
@@ -57,6 +49,7 @@ def main():
     parser.add_argument("--vocabulary", type=int, default=128256)
     parser.add_argument("--batch", type=int, default=4, help="of all processes together")
     parser.add_argument("--length", type=int, default=8192)
+    parser.add_argument("--attention", default="causal", help="as in torch_models.py")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", required=True)
@@ -71,18 +64,18 @@ def main():
     if options.kind != "alone":
         dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
     torch.manual_seed(0)
-    model = llama(options).to(device)
+    from transformers import LlamaForCausalLM
+    model = LlamaForCausalLM(llama_config(options)).to(device)
     if options.kind != "fsdp":  # there the policy casts
         model = model.to(torch.bfloat16)
     step = prepared(model, options)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=options.device == "cuda")
     generator = torch.Generator().manual_seed(1)
-    losses, seconds = [], []
+    losses, seconds, start = [], [], time.monotonic()
     share = slice(rank * options.batch // world, (rank + 1) * options.batch // world)
     for number in range(options.steps):
         ids = torch.randint(options.vocabulary, (options.batch, options.length),
                             generator=generator)[share].to(device)
-        start = time.monotonic()
         loss = step(input_ids=ids, labels=ids).loss
         loss.backward()
         optimizer.step()
@@ -91,13 +84,15 @@ def main():
         if world > 1:
             dist.all_reduce(total)
         losses.append(total.item() / world)  # waits for the step
-        if number >= 3:
-            seconds.append(time.monotonic() - start)
+        now = time.monotonic()
+        seconds.append(now - start)
+        start = now
     if rank == 0:
         tokens = options.batch * options.length
         found = {"kind": options.kind, "backend": options.backend, "processes": world,
                  "per_block": options.per_block, "losses": losses,
-                 "tokens_per_second": tokens / statistics.median(seconds)}
+                 "tokens_per_second": tokens / statistics.median(seconds[3:]),
+                 "first_step_s": seconds[0]}
         if options.device == "cuda":
             found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         with open(options.output + ".part", "w") as file:

@@ -1,6 +1,10 @@
 """Families at the sizes that people train, as an H200 would run them: every kernel of every region
 is planned on the fast path. Nothing is allocated: tensors are meta."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -69,10 +73,36 @@ def test_every_kernel_is_on_the_fast_path(name):
         sizes = function.sizes_of(metas)
         kernels = []
         for half in (halves["forward"], halves["backward"]):
-            notes = native.planned(half["text"], half["name"], sizes)
+            notes = native.planned(half["text"], half["name"], sizes, metas[0].device)
             slow = [n for n in notes if n[1].startswith(SLOW) and n[2] > FEW_FLOPS]
             assert not slow, slow[0]
             kernels.append(len(notes))
         counts.setdefault(function.text, []).append(tuple(kernels))
     if layer:
         assert [layer] * 2 in counts.values(), counts.values()
+
+
+SECOND = """
+import torch
+from coda_epilogue import native
+half = native.rewrite(\"\"\"coda 1
+block b(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N]) {
+  y = x @ w
+}
+\"\"\")["forward"]
+sizes = (("K", 256), ("M", 256), ("N", 256))
+print(native.planned(half["text"], half["name"], sizes, torch.device("cuda", 1)))
+try:
+    native._use(torch.device("cuda", 0))
+except Exception as error:
+    print(error)
+"""
+
+
+def test_planning_for_the_second_gpu_is_not_settling_on_the_first(binary):
+    fake = binary.parent / "tests" / "fake_driver"
+    environment = os.environ | {"LD_LIBRARY_PATH": str(fake)}
+    ran = subprocess.run([sys.executable, "-c", SECOND], env=environment, capture_output=True,
+                         text=True)
+    assert "gemm 128x" in ran.stdout, ran.stderr
+    assert "runs kernels on GPU 1, and was asked for GPU 0" in ran.stdout

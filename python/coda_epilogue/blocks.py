@@ -174,7 +174,8 @@ class RegionFunction(BlockFunction):
         for half in (made["forward"], made["backward"]):
             if half is None:
                 continue
-            for step, note, flops in native.planned(half["text"], half["name"], sizes):
+            for step, note, flops in native.planned(half["text"], half["name"], sizes,
+                                                   tensors[0].device):
                 if note.startswith(SLOW) and flops > FEW_FLOPS:
                     return f"{step}: {note}"
         return None

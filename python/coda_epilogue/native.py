@@ -91,10 +91,19 @@ class Schedule:
         self._run(*inputs, *outputs, scratch, stream)
 
 
+def _use(device):
+    """Makes a GPU the one of this process. Raises Unsupported where another one is."""
+    if device.type == "cuda":
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        _library().get_function("use_gpu")(index)
+
+
 @lru_cache(maxsize=4096)
-def planned(text, name, sizes):
-    """[step, how its kernel runs, flops] of each step of a schedule, on this machine's GPU or else
-    an H200; nothing is compiled."""
+def planned(text, name, sizes, device):
+    """[step, how its kernel runs, flops] of each step of a schedule, on that GPU, or for another
+    torch.device an H200; nothing is compiled."""
+    # NOTE: planning asks the GPU what it is, and would settle on the first one.
+    _use(device)
     return _asked("plan", {"text": text, "name": name, "sizes": dict(sizes)})
 
 
@@ -102,7 +111,5 @@ def planned(text, name, sizes):
 def opened(text, name, sizes, device):
     """The Schedule of a text on a torch.device, compiled once in a process. Raises Unsupported for
     a second GPU."""
-    if device.type == "cuda":
-        index = device.index if device.index is not None else torch.cuda.current_device()
-        _library().get_function("use_gpu")(index)
+    _use(device)
     return Schedule(text, name, sizes, device.type)

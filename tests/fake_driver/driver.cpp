@@ -42,7 +42,7 @@ int succeed() {
   return 0;
 }
 int count(int* to) {
-  *to = 1;
+  *to = 2;
   return 0;
 }
 int attribute(int* to, int which, int) {
