@@ -321,6 +321,34 @@ def test_no_grad_around_what_has_no_gradients_does_not_cut_the_graph():
     assert len(report.GRAPHS) == 1 and len(graph.blocks) == 1
 
 
+@pytest.mark.parametrize("coda, dynamic", [(1.0, None), (3.0, True)])
+def test_regions_are_measured_once_and_left_to_the_faster(monkeypatch, tmp_path, coda, dynamic):
+    from coda_epilogue import measure
+
+    monkeypatch.setenv("CODA_CACHE", str(tmp_path))
+    monkeypatch.setattr(measure, "_SECONDS", 0.001)
+    times, in_turns = [], measure._in_turns
+
+    def noted(steps, device):
+        times.append(in_turns(steps, device))
+        return coda, 2.0
+    monkeypatch.setattr(measure, "_in_turns", noted)
+    model, args = Gpt(layers=3), batch()
+    want = gradients(model, model(*args))
+    counts = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        run = torch.compile(model, backend="coda", dynamic=dynamic,
+                            options={"rest": "eager", "measure": True})
+        assert worst(gradients(model, run(*args)), want) < 2e-6
+        counts.append(len(times))
+    graph = report.GRAPHS[-1]
+    assert f"measured: {coda:.3f} ms, by Inductor 2.000 ms" in graph.explain()
+    assert bool(graph.blocks) == (coda < 2.0)
+    assert counts[0] == counts[1] >= 3  # the second time from the file
+    assert all(ms > 0 for pair in times for ms in pair)
+
+
 @pytest.mark.parametrize("given, named", [({"rest": "jax"}, "inductor"), ({"fast": 1}, "rest")])
 def test_options_that_do_not_exist(given, named):
     with pytest.raises(Exception, match=named):
@@ -339,7 +367,7 @@ def test_errors_are_the_packages_own():
 def test_a_region_whose_kernels_would_be_slow_is_left_to_pytorch(monkeypatch):
     from coda_epilogue import backend
 
-    monkeypatch.setattr(backend, "judge_for", lambda inputs: lambda block: "general; why")
+    monkeypatch.setattr(backend, "judge_for", lambda *_: lambda block: "general; why")
     model, args = Gpt(), batch()
     want = gradients(model, model(*args))
     assert worst(gradients(model, compiled(model)(*args)), want) < 2e-6

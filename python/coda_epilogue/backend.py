@@ -9,7 +9,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from . import pieces, report, rest
+from . import measure, pieces, report, rest
 from .blocks import RegionFunction
 from .errors import ProgramError, Unsupported
 from .normalise import is_write, normalised
@@ -31,9 +31,11 @@ _SMALL = 1 << 16  # elements: what is computed on so few is not worth a compilat
 
 @dataclass(frozen=True)
 class Options:
-    """rest: who runs what is in no region, "inductor" or "eager"; mode: Inductor's."""
+    """rest: who runs what is in no region, "inductor" or "eager"; measure: whether each region is
+    timed beside Inductor's when it is compiled, and left to the faster one; mode: Inductor's."""
 
     rest: str = "inductor"
+    measure: bool = False
     mode: str = None
 
     @staticmethod
@@ -42,14 +44,14 @@ class Options:
             raise ProgramError(f"mode={mode!r} replays CUDA graphs, which this backend does not\n"
                                "  fix: leave it out, give \"max-autotune-no-cudagraphs\", or "
                                "capture a whole step with torch.cuda.graph")
-        known = {"rest": ("inductor", "eager")}
+        known = {"rest": ("inductor", "eager"), "measure": (False, True)}
         for name, value in (given or {}).items():
             if name not in known:
                 raise ProgramError(f"`{name}` is no option of the backend\n"
                                    f"  fix: give one of: {', '.join(known)}")
             if value not in known[name]:
                 raise ProgramError(f"the option {name} is {value!r}\n"
-                                   f"  fix: give one of: {', '.join(known[name])}")
+                                   f"  fix: give one of: {', '.join(map(str, known[name]))}")
         return Options(**(given or {}), mode=mode)
 
 
@@ -70,7 +72,7 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
                             lambda m, inputs: coda(m, inputs, options=given, mode=mode),
                             lambda m, inputs: _rest(m, inputs, options))
     before, graph_module = graph_module, normalised(graph_module, example_inputs)
-    blocks, reasons = find(graph_module, judge_for(example_inputs))
+    blocks, reasons = find(graph_module, judge_for(example_inputs, options))
     quiet, moved = _beside_the_loss(graph_module, blocks), {}
     functions = [RegionFunction(b, quiet) for b in blocks]
     report.add(graph_module, functions, reasons, quiet)
@@ -85,11 +87,17 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
     return graph_module
 
 
-def judge_for(inputs):
+def judge_for(inputs, options):
     """What find() asks of a block where these are a graph's inputs: why PyTorch would be faster, or
     None."""
-    on_gpu = any(isinstance(t, torch.Tensor) and t.is_cuda for t in inputs)
-    return slow_on_a_gpu if on_gpu else None
+    judges = []
+    if any(isinstance(t, torch.Tensor) and t.is_cuda for t in inputs):
+        judges.append(slow_on_a_gpu)
+    if options.measure:
+        judges.append(measure.slower)
+    if judges:
+        return lambda block: next(filter(None, (judge(block) for judge in judges)), None)
+    return None
 
 
 def slow_on_a_gpu(block):

@@ -93,6 +93,17 @@ class Block:
                                   if s not in inside and isinstance(s.meta["val"], torch.Tensor)))
 
 
+    def original(self):
+        """Its nodes as a GraphModule: from the tensors of `outside` to a tuple of the results."""
+        graph = torch.fx.Graph()
+        copies = {node: graph.placeholder(node.name) for node in self.outside}
+        for node in self.nodes:
+            copies[node] = graph.node_copy(
+                node, lambda n: copies[n] if n in copies else hint_of(n.meta["val"]))
+        graph.output(tuple(copies[node] for node in self.results))
+        return torch.fx.GraphModule({}, graph)
+
+
 class _Supported(OperatorSupportBase):
     def __init__(self, refused, epoch):
         self.refused, self.epoch = refused, epoch

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from . import native
+from . import measure, native
 
 _KEPT = 64  # graphs
 
@@ -82,6 +82,8 @@ class Graph:
             operators = ", ".join(f"{n} {o}" for o, n in region.operators.most_common())
             lines += ["", f"region {number}, {region.layers} times: {operators}",
                       f"  {ours / 2**20:.1f} MiB moved, unfused {theirs / 2**20:.1f}"]
+            if region.block.text in measure.KNOWN:
+                lines.append(f"  {measure.KNOWN[region.block.text]}")
             lines += [f"  {k['phase']:8s} {k['kind']:6s} {k['name']}" for k in found["kernels"]]
         lines.append(f"all regions: {total / 2**20:.1f} MiB moved, unfused {unfused / 2**20:.1f}")
         return "\n".join(lines)
