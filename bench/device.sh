@@ -38,7 +38,8 @@ for argument in "$@"; do
     --help | -h) usage && exit 0 ;;
     --quick) quick=(--quick) ;;
     --pack) cd "$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/.." && pack && exit 0 || exit 1 ;;
-    verify | sanitize | gemm | fused | weights | rope | head | stream | layer | compile | torch | parity)
+    verify | sanitize | gemm | fused | weights | rope | head | stream | layer | compile | \
+      torch | parity)
       parts+=("$argument") ;;
     *) printf 'device.sh: unknown part %s\n\n' "$argument" >&2 && usage >&2 && exit 2 ;;
   esac

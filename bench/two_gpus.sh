@@ -38,7 +38,10 @@ one() {
   else
     "$python" -m torch.distributed.run --standalone --nproc-per-node "$processes" \
       bench/two_gpus_worker.py --output "$work/$name.json" "${sizes[@]}" "$@"
-  fi 2>"$work/$name.log" || { echo "$name failed:" && grep -v elastic "$work/$name.log" | grep -B 12 -m 3 -E '^[^ ]*(Error|Unsupported)'; }
+  fi 2>"$work/$name.log" && return
+  echo "$name failed:"
+  # What a process said, not what torchrun says of it.
+  grep -E -m 3 -B 12 '^(\[rank[0-9]*\]: *)?[A-Za-z_.]*(Error|Unsupported)' "$work/$name.log"
 }
 
 one alone 1

@@ -76,7 +76,40 @@ def partial_rotary(a, b, x):
     return torch.cat((r * 0.5 + turned(r) * 0.25, p), -1)
 
 
+def angles(dtype):
+    return torch.arange(4)[:, None, None].to(dtype) * torch.tensor([1.0, 0.3, 0.1]).to(dtype)
+
+
+def complex_rotary(a, b, x):
+    h, angle = a(x).view(4, 1, 6), angles(x.dtype)
+    turned_by = torch.polar(torch.ones_like(angle), angle)
+    pairs = torch.view_as_complex(h.reshape(4, 1, 3, 2).contiguous())
+    return b(torch.view_as_real(pairs * turned_by).flatten(2).type_as(x))
+
+
+def rotary_of_neighbours(a, b, x):
+    h, angle = a(x).view(4, 1, 6), angles(x.dtype)
+    even, odd, cos, sin = h[..., ::2], h[..., 1::2], angle.cos(), angle.sin()
+    return b(torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2))
+
+
+def neighbours_turned_round(a, b, x):
+    h = a(x).view(4, 1, 6)
+    cos, sin = (t.repeat_interleave(2, -1) for t in (angles(x.dtype).cos(), angles(x.dtype).sin()))
+    return h * cos + torch.stack((-h[..., 1::2], h[..., ::2]), -1).flatten(-2) * sin
+
+
+def neighbours_unbound(a, b, x):
+    even, odd = a(x).view(4, 3, 2).unbind(-1)
+    return b(torch.stack((odd, even * 2), -1).view(4, 6))
+
+
 CASES = {
+    "complex rotary": complex_rotary,
+    "rotary of neighbours": rotary_of_neighbours,
+    "neighbours turned round": neighbours_turned_round,
+    "neighbours unbound": neighbours_unbound,
+    "one of two": lambda a, b, x: a(x).view(4, 3, 2)[..., 1] * b(a(x))[:, ::2],
     "no_grad": without_gradients,
     "no_grad scale": a_scale_without_gradients,
     "autocast": a_cast_in_a_block,
@@ -116,6 +149,19 @@ def gradients(function, layers, x):
         result.backward(upstream)
     found = [p.grad for layer in layers for p in layer.parameters()] + [leaf.grad]
     return result.detach(), [None if g is None else g.clone() for g in found]
+
+
+@pytest.mark.parametrize("name", ["complex rotary", "rotary of neighbours",
+                                  "neighbours turned round", "neighbours unbound"])
+def test_rotations_are_inside_a_region(name):
+    torch._dynamo.reset()
+    report.GRAPHS.clear()
+    layers = linears((8, 6), (6, 6))
+    torch.compile(CASES[name], backend="coda", options=EAGER)(*layers, torch.randn(4, 8))
+    (graph,) = report.GRAPHS
+    left = {operator for operator, why in graph.left.values()
+            if why != "computed from no activation" and "returned" not in why}
+    assert len(graph.blocks) == 1 and not left
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

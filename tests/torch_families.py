@@ -1,5 +1,5 @@
-"""Families of Hugging Face models, small and random, and how near a training step of each by CODA is
-to one in double precision, beside eager's."""
+"""Families of Hugging Face models, small and random, and how near a training step of each by CODA
+is to one in double precision, beside eager's."""
 
 import statistics
 import warnings

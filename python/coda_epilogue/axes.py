@@ -30,7 +30,8 @@ def hint_of(size):
 
 class Factor:
     """Joined with others or split into a product: resolve() says what it is now. `whole`: what it
-    is a piece of; `part`, how some pieces are written: ("half", whole), ("rest", whole, taken)."""
+    is a piece of; `part`, how some are written: ("half", whole), ("rest", whole, taken) or, of
+    neighbours that are pairs, ("2", None)."""
 
     __slots__ = ("extent", "part", "whole", "age", "_is")
     _made = count()
@@ -138,6 +139,15 @@ class Axes:
         if left or right:
             raise Mismatch("axes of different extents")
         return apart
+
+    def halved(self, factors):
+        """The same factors, the last of them 2; None where that cannot be."""
+        *outer, last = resolved(factors)
+        half = quotient(last.extent, 2)
+        if last.part or half is None or half == 1:
+            return None
+        last.become([Factor(half), Factor(2)])
+        return outer + resolved([last])
 
     def regroup(self, factors, sizes):
         """The same factors, in order, as axes of these sizes."""

@@ -1,5 +1,5 @@
-"""A region by its schedule and by Inductor, timed beside one another: once for each different region
-and its sizes, and the answer is kept in a file."""
+"""A region by its schedule and by Inductor, timed beside one another: once for each different
+region and its sizes, and the answer is kept in a file."""
 
 import contextlib
 import hashlib

@@ -11,7 +11,7 @@ import operator
 import torch
 
 from .axes import extent_of, product, resolved
-from .region import FLOATS, Untranslatable
+from .region import Complex, FLOATS, Untranslatable
 from .region_text import Value
 
 aten = torch.ops.aten
@@ -56,6 +56,8 @@ for _target, _words in {
     aten.mul.Scalar: "{0} * {1}", aten.div.Tensor: "{0} / {1}", aten.div.Scalar: "{0} / {1}",
 }.items():
     def _map(region, *values, _words=_words):
+        if any(isinstance(v, Complex) for v in values) and _words == "{0} * {1}":
+            return _complex_product(region, *values)
         if len(values) != ("{0}" in _words) + ("{1}" in _words):
             raise Untranslatable("arguments that its translation lacks")
         return region.elementwise(_words, *floating(region, *values))
@@ -147,6 +149,8 @@ def _with_axes(region, a, axes):
 @says(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints,
       aten.unflatten.int, aten.squeeze.dim, aten.squeeze.default, aten.unsqueeze.default)
 def _view(region, a, *_):
+    if isinstance(a, Complex):
+        return a.each(lambda part: _view(region, part))
     return _with_axes(region, a, region.text.axes.regroup(
         [f for axis in a.axes for f in axis], region.meta.shape))
 
@@ -177,6 +181,9 @@ def _slice(region, a, dim=0, start=None, end=None, step=1):
     dim = dim % rank
     if extent_of(region.meta.shape[dim]) == product(resolved(a.axes[dim])):
         return a
+    if dim == rank - 1 and step == 2 and start in (0, 1) and a.dtype in FLOATS and (
+            end is None or end >= extent_of(region.node.args[0].meta["val"].shape[dim])):
+        return region.pairs(a)[start]
     if dim != rank - 1 or step != 1 or a.dtype not in FLOATS:
         raise Untranslatable("a slice of rows")
     size = product(resolved(a.axes[dim]))
@@ -226,6 +233,54 @@ def _chunk(region, a, chunks, dim=0):
     if not isinstance(extent, int) or extent % chunks:
         raise Untranslatable("a split into unequal pieces")
     return _split(region, a, [extent // chunks] * chunks, dim)
+
+
+# ---- pairs of neighbours
+
+@says(aten.view_as_complex.default)
+def _view_as_complex(region, a):
+    return Complex(*region.pairs(a))
+
+
+@says(aten.view_as_real.default)
+def _view_as_real(region, a):
+    if not isinstance(a, Complex):
+        raise Untranslatable("a complex tensor that PyTorch has")
+    return region.paired(a.real, a.imag)
+
+
+def _complex_product(region, a, b):
+    if not (isinstance(a, Complex) and isinstance(b, Complex)):
+        raise Untranslatable("a complex tensor times a real one")
+    dtype = torch.float64 if region.meta.dtype == torch.complex128 else torch.float32
+    say = lambda words, x, y: region.elementwise(words, x, y, dtype=dtype)
+    product_of = lambda x, y: say("{0} * {1}", x, y)
+    return Complex(
+        say("{0} - {1}", product_of(a.real, b.real), product_of(a.imag, b.imag)),
+        say("{0} + {1}", product_of(a.real, b.imag), product_of(a.imag, b.real)))
+
+
+@says(aten.stack.default)
+def _stack(region, values, dim=0):
+    if len(values) != 2 or dim % region.meta.dim() != region.meta.dim() - 1:
+        raise Untranslatable("a stack of rows, or of more than two tensors")
+    if not all(isinstance(v, Value) and not v.joined for v in values):
+        raise Untranslatable("a stack of what is in pieces")
+    return region.paired(*values)
+
+
+@says(aten.unbind.int)
+def _unbind(region, a, dim=0):
+    if dim % len(a.axes) != len(a.axes) - 1 or product(resolved(a.axes[-1])) != 2:
+        raise Untranslatable("a tensor in more than two pieces, or in rows")
+    return list(region.pairs(a))
+
+
+@says(aten.select.int)
+def _select(region, a, dim, index):
+    if dim % len(a.axes) != len(a.axes) - 1 or product(resolved(a.axes[-1])) != 2:
+        raise Untranslatable("one of several rows or columns")
+    return region.pairs(a)[index]
 
 
 @says(operator.getitem)

@@ -21,14 +21,29 @@ class Untranslatable(Exception):
 
 @dataclass(eq=False)
 class Source:
-    """What a parameter stands for: a node's tensor, or `size` elements of its last axis."""
+    """What a parameter stands for: a node's tensor, `size` elements of its last axis, or the real
+    (0) or imaginary (1) `part` of a complex one."""
 
     node: object
     start: int = 0
     size: int = None
+    part: int = None
 
     def of(self, tensor):
+        if self.part is not None:
+            return torch.view_as_real(tensor).select(-1, self.part).contiguous()
         return tensor if self.size is None else tensor.narrow(-1, self.start, self.size)
+
+
+@dataclass(eq=False)
+class Complex:
+    """A complex tensor as two Values."""
+
+    real: Value
+    imag: Value
+
+    def each(self, function):
+        return Complex(function(self.real), function(self.imag))
 
 
 # Through these, equal halves stay equal, where all other operands are numbers.
@@ -59,6 +74,7 @@ class Region:
     def __init__(self, table):
         self.table, self.text, self.of, self.node = table, Text(), {}, None
         self._splits, self._written = {}, {}
+        self._pairs = []  # (factor, the one of 2 inside it): axes whose neighbours are pairs
 
     def translate(self, node):
         self.node = self.text.node = node
@@ -176,6 +192,9 @@ class Region:
         swapped = resolved(first.axes[-1])
 
         def dims():
+            if not swapped:  # pairs, innermost
+                *outer, last = first.dims()
+                return [*outer, last + [whole]]
             out = []
             for dim in first.dims():
                 flat = resolved(dim)
@@ -235,6 +254,43 @@ class Region:
                                         Source(param.source.node, start, size)))
             start += size
         return made
+
+    def pairs(self, value):
+        """The even and the odd elements along the last axis, or where that is one of 2 its two
+        elements, as Values without that axis or with half of it."""
+        last = resolved(value.axes[-1])
+        if last and last[-1].extent != 2:
+            (last,) = self.text.axes.regroup(last, [product(last)])
+            halves = self.text.axes.halved(last)
+            if halves is None:
+                raise Untranslatable("pairs along an axis that is odd, or in pieces")
+            last = halves
+        if not last:
+            raise Untranslatable("pairs along an axis of 1")
+        *outer, two = last
+        two.part = ("2", None)
+        if outer:
+            self._pairs.append((outer[-1], two))
+        elif len(value.axes) > 1 and resolved(value.axes[-2]):
+            self._pairs.append((resolved(value.axes[-2])[-1], two))
+        else:
+            raise Untranslatable("pairs of nothing")
+        even, odd = self.split(value, two, [[], []])
+        axes = value.axes[:-1] + ([outer] if outer else [])
+        return self.view_of(even, axes), self.view_of(odd, axes)
+
+    def paired(self, even, odd):
+        """The inverse: with a last axis of 2."""
+        if not even.axes or not resolved(even.axes[-1]) or even.dtype != odd.dtype:
+            raise Untranslatable("pairs of different tensors")
+        if self._match(even, odd):
+            raise Untranslatable("pairs of different tensors")
+        inner = resolved(even.axes[-1])[-1]
+        two = next((t for f, t in self._pairs if resolved([f])[-1] is inner), None)
+        if two is None:
+            raise Untranslatable("pairs of what were no pairs")
+        pieces = [self.view_of(self.written(p), p.axes + [[]]) for p in (even, odd)]
+        return self.join(two, pieces, even.axes + [[two]], even.dtype)
 
     def view_of(self, value, axes):
         made = self.text.value(axes, value.dtype, value.dims)

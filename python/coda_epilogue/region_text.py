@@ -167,6 +167,8 @@ class Names:
     def factor(self, factor):
         if factor.part:
             kind, whole, *taken = factor.part
+            if whole is None:
+                return kind
             outer = self.product([whole])
             if " " in outer:
                 outer = f"({outer})"
@@ -177,8 +179,8 @@ class Names:
 
     def product(self, factors):
         factors = resolved(factors)
-        if len(factors) == 1:
-            return self.factor(factors[0])
+        if len(factors) < 2:
+            return self.factor(factors[0]) if factors else "1"
         return "*".join(f"({t})" if set(" /") & set(t) else t for t in map(self.factor, factors))
 
     def type(self, dtype, dims):

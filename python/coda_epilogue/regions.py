@@ -14,8 +14,8 @@ from . import native
 from .axes import fresh_axis, hint_of, resolved
 from .errors import CodaError
 from .operators import TABLE
-from .region import Region, Source, Untranslatable
-from .region_text import grouped
+from .region import Complex, Region, Source, Untranslatable
+from .region_text import Value, grouped
 
 # What makes a region worth a schedule: a product, or a reduction over rows.
 aten = torch.ops.aten
@@ -257,6 +257,14 @@ def block_of(nodes):
                 continue
             if not isinstance(value, torch.Tensor):
                 raise Refused(node, "a number that is known only when it runs")
+            if value.is_complex():
+                if source.meta["learned"]:
+                    raise Refused(node, "a complex tensor with a gradient")
+                region.of[source] = Complex(*(
+                    region.text.param([fresh_axis(s) for s in value.shape],
+                                      value.real.dtype, Source(source, part=part))
+                    for part in (0, 1)))
+                continue
             region.of[source] = region.text.param([fresh_axis(s) for s in value.shape],
                                                   value.dtype, Source(source))
         try:
@@ -267,7 +275,7 @@ def block_of(nodes):
     values = []
     for node in results:
         value = region.of[node]
-        if isinstance(value, (list, tuple)):
+        if not isinstance(value, Value):
             raise Refused(node, "several tensors at once leave the region")
         if value.origin.source is not None:
             raise Refused(node, "another view of what PyTorch has")

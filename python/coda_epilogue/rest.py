@@ -7,8 +7,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 
 def compiled(graph_module, inputs, mode=None):
-    """A function of the same arguments. `inputs`: as they will come, or fake ones of the same shapes,
-    strides, devices and need of gradients. `mode`: torch.compile's."""
+    """A function of the same arguments. `inputs`: as they will come, or fake ones of the same
+    shapes, strides, devices and need of gradients. `mode`: torch.compile's."""
     # NOTE: torch.compile() here would be another Dynamo, which some releases of PyTorch leave idle
     # inside a compiled function, and which checks its guards in each call.
     from torch._inductor import list_mode_options

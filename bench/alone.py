@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Bare products under sustained load, each alone: the tiles here and cuBLAS, one after the other for
+half a second each. Pairs of candidates that alternate share a clock, and hide that one of them
+draws more power; a training step does not. Prints times, TFLOP/s and the clock; writes rows as
+JSON with --output."""
+
+import argparse
+import datetime
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from cases import Gemm
+from check import draw_all
+from coda_library import CodaError, Library
+from protocol import busy, cublas
+
+TEXT = """coda 1
+program forward(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N]) {
+  y = x @ w
+}
+program weights(dz: bf16[M, N], x: bf16[M, K]) -> (dw: bf16[N, K]) {
+  dw = dz @ x
+}
+program data(dz: bf16[M, N], w: bf16[N, K]) -> (dx: bf16[M, K]) {
+  dx = dz @ w
+}
+"""
+GEMMS = {"forward": lambda m, n, k: Gemm(m, n, k),
+         "weights": lambda m, n, k: Gemm(n, k, m, "M", "N"),
+         "data": lambda m, n, k: Gemm(m, k, n, right="N")}
+# N, K of a Llama-3 1B: gate, down, q and o, q k v, head.
+SHAPES = ((8192, 2048), (2048, 8192), (2048, 2048), (3072, 2048), (128256, 2048))
+
+
+def clock():
+    said = subprocess.run(["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"],
+                          capture_output=True, text=True)
+    return int(said.stdout.split()[0]) if said.returncode == 0 else None
+
+
+def alone(work, ms, seconds):
+    """(ms a run, MHz): after as long without a pause."""
+    busy(work, seconds)
+    count = max(2, round(seconds * 1e3 / ms))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(count):
+        work()
+    end.record()
+    time.sleep(seconds * 0.6)
+    mhz = clock()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / count, mhz
+
+
+def rows_of(library, kind, m, n, k, tiles, seconds):
+    gemm = GEMMS[kind](m, n, k)
+    sizes = {"M": m, "N": n, "K": k}
+    works = {"cublas": cublas(gemm)}
+    tensors = None
+    for tile in tiles or library.tiles(TEXT, kind, sizes):
+        try:
+            program = library.open(TEXT, kind, sizes, "cuda", tile)
+        except CodaError as error:
+            print(f"{kind} {n} x {k} {tile}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        if tensors is None:
+            tensors = draw_all([program], {}, "cuda", torch.Generator("cuda").manual_seed(1))
+        works[tile] = program.bind(tensors, "cuda")
+    rows, near = [], gemm.flops / 680e9
+    for name, work in works.items():
+        ms, mhz = alone(work, near, seconds)
+        rows.append({"product": kind, "M": m, "N": n, "K": k, "by": name, "ms": ms, "mhz": mhz})
+        rate = gemm.flops / ms / 1e9
+        print(f"{kind:8s} {n:6d} x {k:5d} {name:14s} {ms:8.4f} ms {rate:4.0f} TFLOP/s "
+              f"{rate / 9.89:3.0f} % of 989, {mhz} MHz, {ms / rows[0]['ms']:.3f} of cuBLAS",
+              flush=True)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("products", nargs="*", default=list(GEMMS), help=", ".join(GEMMS))
+    parser.add_argument("--rows", type=int, default=32768, help="M")
+    parser.add_argument("--tiles", default="", help="128x192,… ; all candidates if not given")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    library, rows = Library(), []
+    tiles = list(filter(None, options.tiles.split(",")))
+    for kind in options.products:
+        for n, k in SHAPES:
+            rows += rows_of(library, kind, options.rows, n, k, tiles, options.seconds)
+            gc.collect()
+            torch.cuda.empty_cache()
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        part = options.output.with_suffix(".part")
+        part.write_text(json.dumps({"date": datetime.date.today().isoformat(),
+                                    "gpu": torch.cuda.get_device_name(),
+                                    "versions": {"torch": torch.__version__}, "rows": rows},
+                                   indent=1))
+        os.replace(part, options.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
