@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Bare products under sustained load, each alone: the tiles here and cuBLAS, one after the other for
-half a second each. Pairs of candidates that alternate share a clock, and hide that one of them
+"""Bare products under sustained load, each alone: the tiles here and cuBLAS, one after the other,
+for half a second each. Pairs of candidates that alternate share a clock, and hide that one of them
 draws more power; a training step does not. Prints times, TFLOP/s and the clock; writes rows as
 JSON with --output."""
 

@@ -9,7 +9,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from . import measure, pieces, report, rest
+from . import attention, measure, pieces, report, rest
 from .blocks import RegionFunction
 from .errors import ProgramError, Unsupported
 from .normalise import is_write, normalised
@@ -72,6 +72,7 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
                             lambda m, inputs: coda(m, inputs, options=given, mode=mode),
                             lambda m, inputs: _rest(m, inputs, options))
     before, graph_module = graph_module, normalised(graph_module, example_inputs)
+    attention.simplify(graph_module)
     blocks, reasons = find(graph_module, judge_for(example_inputs, options))
     quiet, moved = _beside_the_loss(graph_module, blocks), {}
     functions = [RegionFunction(b, quiet) for b in blocks]
