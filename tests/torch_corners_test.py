@@ -109,6 +109,9 @@ CASES = {
     "rotary of neighbours": rotary_of_neighbours,
     "neighbours turned round": neighbours_turned_round,
     "neighbours unbound": neighbours_unbound,
+    "a spectrum": lambda a, b, x: b(torch.view_as_real(
+        torch.fft.fft(a(x)) * torch.polar(torch.ones(6), torch.ones(6)).to(x.dtype.to_complex())
+    ).flatten(-2)[..., :6]),
     "one of two": lambda a, b, x: a(x).view(4, 3, 2)[..., 1] * b(a(x))[:, ::2],
     "no_grad": without_gradients,
     "no_grad scale": a_scale_without_gradients,

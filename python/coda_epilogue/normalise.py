@@ -92,8 +92,12 @@ def _mark_learned(graph, example_inputs):
         else:
             value = node.meta.get("val")
             node.meta["learned"] = node.target is not aten.detach.default and (
-                not isinstance(value, torch.Tensor) or value.dtype.is_floating_point) and any(
+                not isinstance(value, torch.Tensor) or _is_differentiable(value.dtype)) and any(
                     n.meta["learned"] for n in node.all_input_nodes)
+
+
+def _is_differentiable(dtype):
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _faked(given, mode):

@@ -258,8 +258,6 @@ def block_of(nodes):
             if not isinstance(value, torch.Tensor):
                 raise Refused(node, "a number that is known only when it runs")
             if value.is_complex():
-                if source.meta["learned"]:
-                    raise Refused(node, "a complex tensor with a gradient")
                 region.of[source] = Complex(*(
                     region.text.param([fresh_axis(s) for s in value.shape],
                                       value.real.dtype, Source(source, part=part))
