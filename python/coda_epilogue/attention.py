@@ -64,8 +64,11 @@ def _run(graph_module, node, values):
             any(values[n] is None for n in node.all_input_nodes):
         return None
     given = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-    with unset_fake_temporarily(), torch.no_grad():
-        return node.target(*given[0], **given[1])
+    try:
+        with unset_fake_temporarily(), torch.no_grad():
+            return node.target(*given[0], **given[1])
+    except RuntimeError:  # no memory for it: the mask stays
+        return None
 
 
 def _is_constant(node):
