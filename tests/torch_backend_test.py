@@ -321,6 +321,25 @@ def test_no_grad_around_what_has_no_gradients_does_not_cut_the_graph():
     assert len(report.GRAPHS) == 1 and len(graph.blocks) == 1
 
 
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+def test_flex_attention_is_a_call_between_regions(rest):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    norm, layers = nn.RMSNorm(32), [nn.Linear(32, 32, bias=False) for _ in range(4)]
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu")
+
+    def attend(x):
+        y = norm(x)
+        q, k, v = (f(y).view(2, 128, 2, 16).transpose(1, 2) for f in layers[:3])
+        made = flex_attention(q, k, v, block_mask=mask)
+        return x + layers[3](made.transpose(1, 2).reshape(x.shape))
+    x = torch.randn(2, 128, 32)
+    with torch.no_grad():  # PyTorch has no backward of it on the CPU
+        want = attend(x)
+        got = torch.compile(attend, backend="coda", options={"rest": rest})(x)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert [len(g.blocks) for g in report.GRAPHS] == [1, 1]
+
+
 @pytest.mark.parametrize("coda, dynamic", [(1.0, None), (3.0, True)])
 def test_regions_are_measured_once_and_left_to_the_faster(monkeypatch, tmp_path, coda, dynamic):
     from coda_epilogue import measure

@@ -4,6 +4,8 @@ Modes (no_grad, autocast), gradients and hooks of the user's own, and torch.util
 ATen operators: tracing a graph to these would lose them. Each is a piece by itself.
 """
 
+import operator
+
 import torch
 import torch.utils._pytree as pytree
 from torch.fx.passes.split_module import split_module
@@ -42,6 +44,8 @@ def kinds_of(graph):
             kind = "hook"
         elif isinstance(node.target, torch._ops.HigherOrderOperator) or grad != first or casts:
             kind = "mode"
+        elif node.target is operator.getitem:  # of several results
+            kind = kinds.get(node.args[0], kind)
         kinds[node] = kind
     return kinds
 
@@ -90,6 +94,10 @@ def split(graph_module, kinds, compiled, rest):
     part, number, last = {}, 0, "operators"
     for node in graph_module.graph.nodes:
         kind = kinds.get(node, last)
+        if node.target is operator.getitem and kind != "operators" \
+                and kinds.get(node.args[0]) == kind:
+            part[node] = part[node.args[0]]
+            continue
         # Two checkpoints, or hooks, are two pieces.
         number += kind != last or (kind in ("checkpoint", "hook") and node in kinds)
         part[node], last = number, kind
