@@ -40,7 +40,28 @@ CAUSAL = {
         places(x)[None, :] > places(x)[:, None] - LENGTH)),
     "a dropout of none": by_mask(causal, dropout_p=0.0, scale=0.3),
 }
+def written(x):
+    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    mask[0, 1] = True
+    return mask
+
+
+def of_a_prefix(x):
+    mask = torch.full((LENGTH, LENGTH), -torch.inf).triu(1)
+    mask[:, :4] = 0.0
+    return mask
+
+
+def padded(x):
+    real = torch.ones(2, LENGTH, dtype=torch.bool)
+    real[1, 5:] = False
+    return causal(x) & real[:, None, None]
+
+
 OTHERS = {
+    "written": by_mask(written),
+    "a prefix": by_mask(of_a_prefix),
+    "padding": by_mask(padded),
     "a window": by_mask(lambda x: causal(x) & (places(x)[None, :] > places(x)[:, None] - 4)),
     "a column less": by_mask(lambda x: causal(x) & (places(x)[None, :] != 5)),
     "all": by_mask(lambda x: causal(x) | True),

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from coda_epilogue import report
+from coda_epilogue import backend, report
 
 EAGER = {"rest": "eager"}
 
@@ -76,6 +76,27 @@ def partial_rotary(a, b, x):
     return torch.cat((r * 0.5 + turned(r) * 0.25, p), -1)
 
 
+def written_into_a_buffer(a, b, x):
+    buffer = torch.zeros(6, 6, dtype=x.dtype)
+    buffer[:4] = a(x)
+    return b(buffer.cumsum(0))
+
+
+def a_view_without_gradients(a, b, x):
+    with torch.no_grad():
+        w = b.weight.t()
+    return b(a(x)) + a(x) @ w
+
+
+def detached_and_returned(a, b, x):
+    h = a(x)
+    return b(h.detach() * x[:, :6]), h.detach()
+
+
+def complex_of(a, x):
+    return torch.view_as_complex(a(x).view(4, 3, 2))
+
+
 def angles(dtype):
     return torch.arange(4)[:, None, None].to(dtype) * torch.tensor([1.0, 0.3, 0.1]).to(dtype)
 
@@ -112,6 +133,18 @@ CASES = {
     "a spectrum": lambda a, b, x: b(torch.view_as_real(
         torch.fft.fft(a(x)) * torch.polar(torch.ones(6), torch.ones(6)).to(x.dtype.to_complex())
     ).flatten(-2)[..., :6]),
+    "written into a buffer": written_into_a_buffer,
+    "a view without gradients": a_view_without_gradients,
+    "detached and returned": lambda a, b, x: detached_and_returned(a, b, x)[0],
+    "half of a product": lambda a, b, x: a(x)[..., :3].cumsum(0),
+    "a complex slice": lambda a, b, x: torch.view_as_real(complex_of(a, x)[..., :2]),
+    "complex, turned": lambda a, b, x: torch.view_as_real(complex_of(a, x).transpose(0, 1)),
+    "complex, joined": lambda a, b, x: torch.view_as_real(
+        torch.cat([complex_of(a, x), complex_of(a, x)], -1)),
+    "complex, detached": lambda a, b, x: torch.view_as_real(
+        complex_of(a, x) * complex_of(a, x).detach()),
+    "a conjugate": lambda a, b, x: b(torch.view_as_real(complex_of(a, x) * torch.complex(
+        x[:, :3], x[:, 3:6]).detach().conj()).flatten(1)),
     "one of two": lambda a, b, x: a(x).view(4, 3, 2)[..., 1] * b(a(x))[:, ::2],
     "no_grad": without_gradients,
     "no_grad scale": a_scale_without_gradients,
@@ -142,6 +175,12 @@ CASES = {
 }
 
 
+# Where the parts that Inductor compiles went wrong.
+BY_INDUCTOR = ("hook", "no_grad", "no_grad scale", "custom function", "written into a buffer",
+               "a view without gradients", "half of a product", "a spectrum", "one of two",
+               "in place")
+
+
 def gradients(function, layers, x):
     for layer in layers:
         layer.zero_grad()
@@ -152,6 +191,39 @@ def gradients(function, layers, x):
         result.backward(upstream)
     found = [p.grad for layer in layers for p in layer.parameters()] + [leaf.grad]
     return result.detach(), [None if g is None else g.clone() for g in found]
+
+
+@pytest.mark.parametrize("name", BY_INDUCTOR)
+def test_what_eager_gives_where_inductor_has_the_rest(name, monkeypatch):
+    monkeypatch.setattr(backend, "_SMALL", 0)
+    torch._dynamo.reset()
+    layers, x = linears((8, 6), (6, 6)), torch.randn(4, 8)
+    want, want_gradients = gradients(CASES[name], layers, x)
+    got, got_gradients = gradients(torch.compile(CASES[name], backend="coda"), layers, x)
+    torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+    for a, b in zip(got_gradients, want_gradients):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_no_gradient_comes_where_none_was_asked_for():
+    torch._dynamo.reset()
+    (a, b), x = linears((8, 6), (6, 6)), torch.randn(4, 8)
+    run = torch.compile(lambda x: detached_and_returned(a, b, x), backend="coda", options=EAGER)
+    run(x)[0].sum().backward()
+    assert a.weight.grad is None and b.weight.grad is not None
+
+
+def test_a_part_that_reads_sizes_alone(monkeypatch):
+    monkeypatch.setattr(backend, "_SMALL", 0)
+    torch._dynamo.reset()
+    (a,) = linears((8, 6))
+    table = lambda x: torch.outer(torch.arange(x.shape[0]).float(), torch.arange(6) + 0.5).cos()
+    run = torch.compile(lambda x: a(x) * table(x), backend="coda", dynamic=True)
+    for rows in (4, 5):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(run(x), a(x) * table(x), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["complex rotary", "rotary of neighbours",

@@ -9,6 +9,8 @@ import operator
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from .normalise import roots, written
+
 aten = torch.ops.aten
 ATTENTION = aten.scaled_dot_product_attention.default
 _MOST = 1 << 31  # elements of a mask that is looked at
@@ -18,7 +20,10 @@ def simplify(graph_module):
     """Calls of attention with such a mask become causal ones without; keys and values that are
     repeated for it are given as they are. Sizes that are known only when it runs leave a mask as
     it is."""
-    graph, values, causal = graph_module.graph, {}, {}
+    graph, causal = graph_module.graph, {}
+    root = roots(graph)
+    changed = {root[n] for node in graph.nodes for n in written(node)}
+    values = {n: None for n in graph.nodes if root[n] in changed}  # not what they were made as
     for node in list(graph.nodes):
         if node.target is not ATTENTION:
             continue
@@ -61,7 +66,7 @@ def _run(graph_module, node, values):
     if node.op == "get_attr":
         return operator.attrgetter(node.target)(graph_module)
     if node.op != "call_function" or not _is_constant(node) or \
-            any(values[n] is None for n in node.all_input_nodes):
+            any(values.get(n) is None for n in node.all_input_nodes):
         return None
     given = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     try:

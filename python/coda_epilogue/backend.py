@@ -5,14 +5,16 @@ import operator
 from dataclasses import dataclass
 
 import torch
+import torch.utils._pytree as pytree
+from torch._subclasses import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from . import attention, measure, pieces, report, rest
-from .blocks import RegionFunction
+from .blocks import RegionFunction, empty_as
 from .errors import ProgramError, Unsupported
-from .normalise import is_write, normalised
+from .normalise import is_write, normalised, roots, written
 from .regions import find
 
 aten = torch.ops.aten
@@ -82,6 +84,7 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
     for number, function in enumerate(functions):
         moved.update(_replace(graph_module, f"coda_{number}", function, moved))
     _in_order(graph_module.graph)
+    _follow(graph_module.graph, set(moved.values()))
     if options.rest == "inductor":
         _compile_the_rest(graph_module, options)
     graph_module.recompile()
@@ -133,7 +136,10 @@ def _replace(graph_module, name, function, moved):
     for index, node in enumerate(block.results):
         with graph.inserting_after(after):
             results[node] = after = graph.call_function(operator.getitem, (call, index))
-        after.meta.update({k: node.meta[k] for k in ("val", "learned")}, epoch=call.meta["epoch"])
+        value = node.meta["val"]
+        with value.fake_mode:  # dense, where it may have been a view
+            value = empty_as(value.shape, block.strides[index], value.dtype, value.device)
+        after.meta.update(val=value, learned=node.meta["learned"], epoch=call.meta["epoch"])
         node.replace_all_uses_with(after, delete_user_cb=lambda user: user not in inside)
     for node in reversed(block.nodes):
         graph.erase_node(node)
@@ -157,12 +163,26 @@ def _in_order(graph):
                 heapq.heappush(ready, (place[user], user))
 
 
+def _follow(graph, changed):
+    """What the strides of these nodes' values mean for those after them."""
+    for node in graph.nodes:
+        if node.op != "call_function" or node in changed or is_write(node) \
+                or not changed & set(node.all_input_nodes):
+            continue
+        given = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        fakes = [v for v in pytree.tree_leaves(given) if isinstance(v, FakeTensor)]
+        with fakes[0].fake_mode:
+            node.meta["val"] = node.target(*given[0], **given[1])
+        changed.add(node)
+
+
 class _NotOurs(OperatorSupportBase):
-    def __init__(self, epoch):
-        self.epoch = epoch
+    def __init__(self, epoch, written):
+        self.epoch, self.written = epoch, written
 
     def is_node_supported(self, submodules, node):
-        if node.op != "call_function" or node.meta["epoch"] != self.epoch:
+        # NOTE: autograd would not know that what two results of a part share is written to.
+        if node.op != "call_function" or node.meta["epoch"] != self.epoch or node in self.written:
             return False
         return not (node.target is operator.getitem and node.args[0].op == "call_module")
 
@@ -175,8 +195,11 @@ def _rest(graph_module, inputs, options):
 
 def _compile_the_rest(graph_module, options):
     writes = {n.meta["epoch"] for n in graph_module.graph.nodes if is_write(n)}
+    root = roots(graph_module.graph)
+    changed = {root[n] for node in graph_module.graph.nodes for n in written(node)}
+    shared = {n for n in root if root[n] in changed}
     for epoch in sorted({n.meta["epoch"] for n in graph_module.graph.nodes} - writes):
-        partitioner = CapabilityBasedPartitioner(graph_module, _NotOurs(epoch),
+        partitioner = CapabilityBasedPartitioner(graph_module, _NotOurs(epoch, shared),
                                                  allows_single_node_partition=True)
         worth = [p for p in partitioner.propose_partitions() if any(map(_is_work, p.nodes))]
         partitioner.fuse_partitions(worth, prefix=f"torch_{epoch}_")

@@ -58,6 +58,10 @@ class BlockFunction:
         """(needs, results): the parameters that have gradients, and the results that give them."""
         return needs, self.expected
 
+    def inputs_of(self, names):
+        """The parameters, by number, that a gradient of these results may reach."""
+        return range(len(self.params))
+
     def __call__(self, *tensors):
         """The results, as a tuple."""
         tensors = [t.resolve_neg() if t.is_neg() else t for t in tensors]
@@ -158,6 +162,9 @@ class RegionFunction(BlockFunction):
         for index, classes, ignored in self.block.checks:
             require_classes(bound[index], classes, ignored)
         return super().__call__(*bound)
+
+    def inputs_of(self, names):
+        return set().union(*(i for n, i in zip(self.results, self.block.depends) if n in names))
 
     @lru_cache(maxsize=64)
     def reached(self, needs):
@@ -280,7 +287,9 @@ class _Differentiable(torch.autograd.Function):
             of = tuple(n for n in function.results if n in given or n in ctx.of)
             made = function.rewritten(ctx.needs, of, tensors)
             kept = function.forward(made, tensors)[1]
-        return (None, None, *function.backward(made, tensors, kept, given))
+        found = function.backward(made, tensors, kept, given)
+        reached = function.inputs_of(given)
+        return (None, None, *(g if i in reached else None for i, g in enumerate(found)))
 
 
 class _Once(torch.autograd.Function):

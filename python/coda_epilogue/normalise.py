@@ -4,6 +4,8 @@
 PyTorch dispatches; composite ones (linear, rms_norm, scaled_dot_product_attention) stay whole.
 """
 
+import operator
+
 import torch
 from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
@@ -83,17 +85,56 @@ def _count_epochs(graph):
         epoch += writes
 
 
-def _mark_learned(graph, example_inputs):
-    inputs, on = iter(example_inputs), torch.is_grad_enabled()
+# What may give the memory that it was given, beside what its schema says.
+_MAY_SHARE = {aten.reshape.default, aten.contiguous.default, aten.to.dtype, aten.to.device,
+              aten.to.dtype_layout, aten.to.other, aten.type_as.default, aten.dropout.default,
+              aten.flatten.using_ints, aten.unflatten.int}
+
+
+def _shares(node):
+    return node.target in _MAY_SHARE or (
+        isinstance(node.target, torch._ops.OpOverload)
+        and any(r.alias_info is not None for r in node.target._schema.returns))
+
+
+def roots(graph):
+    """{node: the one whose memory it may share}."""
+    root = {}
     for node in graph.nodes:
-        if node.op == "placeholder":
-            given = next(inputs)
-            node.meta["learned"] = on and isinstance(given, torch.Tensor) and given.requires_grad
-        else:
+        tensors = [n for n in node.all_input_nodes
+                   if isinstance(n.meta.get("val"), (torch.Tensor, list, tuple))]
+        root[node] = root[tensors[0]] if tensors and (
+            _shares(node) or node.target is operator.getitem) else node
+    return root
+
+
+def written(node):
+    """The nodes whose tensors a node writes into."""
+    found = []
+    if node.op == "call_function" and is_write(node):
+        for given, argument in zip(node.args, node.target._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                torch.fx.map_arg(given, found.append)
+    return found
+
+
+def _mark_learned(graph, example_inputs):
+    inputs, on, root = iter(example_inputs), torch.is_grad_enabled(), roots(graph)
+    for node in graph.nodes:
+        given = next(inputs) if node.op == "placeholder" else None
+        node.meta["learned"] = on and isinstance(given, torch.Tensor) and given.requires_grad
+    filled, known = set(), -1  # memory that something learned was written into
+    while len(filled) > known:
+        known = len(filled)
+        for node in graph.nodes:
+            if node.op == "placeholder" and root[node] not in filled:
+                continue
             value = node.meta.get("val")
-            node.meta["learned"] = node.target is not aten.detach.default and (
-                not isinstance(value, torch.Tensor) or _is_differentiable(value.dtype)) and any(
-                    n.meta["learned"] for n in node.all_input_nodes)
+            node.meta["learned"] = on and node.target is not aten.detach.default and (
+                not isinstance(value, torch.Tensor) or _is_differentiable(value.dtype)) and (
+                    root[node] in filled or any(n.meta["learned"] for n in node.all_input_nodes))
+            if node.meta["learned"]:
+                filled |= {root[n] for n in written(node)}
 
 
 def _is_differentiable(dtype):

@@ -16,6 +16,10 @@ from .region_text import Value
 
 aten = torch.ops.aten
 TABLE = {}
+# Of it, what takes complex numbers.
+OF_COMPLEX = {aten.mul.Tensor, aten.view_as_real.default, aten.view.default, aten.reshape.default,
+              aten._unsafe_view.default, aten.squeeze.dim, aten.unsqueeze.default,
+              aten.transpose.int}
 
 
 def says(*targets):
@@ -157,6 +161,8 @@ def _view(region, a, *_):
 
 @says(aten.transpose.int)
 def _transpose(region, a, d0, d1):
+    if isinstance(a, Complex):
+        return a.each(lambda part: _transpose(region, part, d0, d1))
     axes = list(a.axes)
     axes[d0], axes[d1] = axes[d1], axes[d0]
     if a.joined and len(axes) - 1 not in (d0 % len(axes), d1 % len(axes)):

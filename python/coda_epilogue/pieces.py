@@ -40,7 +40,8 @@ def kinds_of(graph):
             casts, kind = casts + (1 if node.target is _ENTER else -1), "mode"
         elif node.target is _CHECKPOINT:
             kind = "checkpoint"
-        elif node.op == "call_method" and node.target in _HOOKS:
+        elif (node.target if node.op == "call_method" else getattr(node.target, "_name", "")) \
+                in _HOOKS:
             kind = "hook"
         elif isinstance(node.target, torch._ops.HigherOrderOperator) or grad != first or casts:
             kind = "mode"
@@ -115,11 +116,39 @@ def split(graph_module, kinds, compiled, rest):
             _recompute(piece, compiled)
         elif kind != "hook":
             inputs = [n.meta["example_value"] for n in piece.graph.nodes if n.op == "placeholder"]
+            gradients = _made_with_gradients(piece.graph)
             with as_a_part(inputs):
                 function = (rest if kind == "mode" else compiled)(piece, inputs)
             delattr(pieces, name)
-            setattr(pieces, name, Called(function))
+            setattr(pieces, name, Called(_without_gradients(function, gradients)))
     return pieces
+
+
+def _made_with_gradients(graph):
+    """Whether each result may have a gradient: not what is made in no_grad."""
+    on, made = torch.is_grad_enabled(), {}
+    for node in graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            on = node.args[0]
+        if node.op == "output":
+            return torch.fx.map_arg(node.args[0], made.__getitem__)
+        made[node] = on or node.op == "placeholder"
+
+
+def _without_gradients(function, gradients):
+    """The function of a piece, where results that have no gradient get none: a view that was taken
+    in no_grad is made again outside of it by what Inductor compiles. `gradients`: for a result, or
+    each of them."""
+    def cut(made, keeps):
+        wrong = not keeps and isinstance(made, torch.Tensor) and made.requires_grad
+        return made.detach() if wrong else made
+
+    def run(*given):
+        made = function(*given)
+        if isinstance(gradients, bool):
+            return cut(made, gradients)
+        return tuple(map(cut, made, gradients))
+    return run
 
 
 class Called(torch.nn.Module):

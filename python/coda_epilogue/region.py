@@ -7,6 +7,7 @@ reductions: each names the axes that must be the same, and writes a statement.
 from dataclasses import dataclass
 
 import torch
+import torch.utils._pytree as pytree
 
 from .axes import Factor, Mismatch, product, resolved, same
 from .region_text import Joined, Statement, Text, Value, like
@@ -31,7 +32,7 @@ class Source:
 
     def of(self, tensor):
         if self.part is not None:
-            return torch.view_as_real(tensor).select(-1, self.part).contiguous()
+            return torch.view_as_real(tensor.resolve_conj()).select(-1, self.part).contiguous()
         return tensor if self.size is None else tensor.narrow(-1, self.start, self.size)
 
 
@@ -71,7 +72,9 @@ class Region:
     """Translates nodes in order; `of` maps a node to its Value. `table`: from targets to functions
     of the Region and the node's arguments, where tensors are Values."""
 
-    def __init__(self, table):
+    def __init__(self, table, of_complex=()):
+        """`of_complex`: those of the table that take Complex."""
+        self.complex = of_complex
         self.table, self.text, self.of, self.node = table, Text(), {}, None
         self._splits, self._written = {}, {}
         self._pairs = []  # (factor, the one of 2 inside it): axes whose neighbours are pairs
@@ -81,6 +84,9 @@ class Region:
         known = lambda n: self.of[n] if n in self.of else n.meta["val"]
         args = torch.fx.map_arg(node.args, known)
         kwargs = torch.fx.map_arg(node.kwargs, known)
+        if node.target not in self.complex and any(
+                isinstance(a, Complex) for a in pytree.tree_leaves((args, kwargs))):
+            raise Untranslatable("complex numbers, but for products and views")
         try:
             self.of[node] = self.table[node.target](self, *args, **kwargs)
         except Mismatch as error:

@@ -1,6 +1,5 @@
 """The parts of a graph that become CODA blocks, and the blocks."""
 
-import operator
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from . import native
 from .axes import fresh_axis, hint_of, resolved
 from .errors import CodaError
-from .operators import TABLE
+from .normalise import roots, written
+from .operators import OF_COMPLEX, TABLE
 from .region import Complex, Region, Source, Untranslatable
 from .region_text import Value, grouped
 
@@ -175,42 +175,14 @@ def _beside_everything(graph):
     return known - reached
 
 
-# What may give the memory that it was given, beside what its schema says.
-_MAY_SHARE = {aten.reshape.default, aten.contiguous.default, aten.to.dtype, aten.to.device,
-              aten.to.dtype_layout, aten.to.other, aten.type_as.default, aten.dropout.default,
-              aten.flatten.using_ints, aten.unflatten.int}
-
-
-def _shares(node):
-    return node.target in _MAY_SHARE or (
-        isinstance(node.target, torch._ops.OpOverload)
-        and any(r.alias_info is not None for r in node.target._schema.returns))
-
-
 def _shared(graph):
     """Nodes whose memory is written to in place under any name; and views that are returned, which
     the caller may write to."""
-    root = {}
-    for node in graph.nodes:
-        tensors = [n for n in node.all_input_nodes
-                   if isinstance(n.meta.get("val"), (torch.Tensor, list, tuple))]
-        root[node] = root[tensors[0]] if tensors and (
-            _shares(node) or node.target is operator.getitem) else node
-    written = set()
-    for node in graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-            for given, argument in zip(node.args, node.target._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    written |= {root[n] for n in _nodes_in(given)}
+    root = roots(graph)
+    changed = {root[n] for node in graph.nodes for n in written(node)}
     (output,) = [n for n in graph.nodes if n.op == "output"]
-    return {n for n in graph.nodes if n.op == "call_function" and root[n] in written} | {
+    return {n for n in graph.nodes if n.op == "call_function" and root[n] in changed} | {
         n for n in output.all_input_nodes if n.op == "call_function" and root[n] is not n}
-
-
-def _nodes_in(given):
-    found = []
-    torch.fx.map_arg(given, found.append)
-    return found
 
 
 def tables(graph):
@@ -247,7 +219,7 @@ class Refused(Exception):
 
 def block_of(nodes):
     """The Block of these nodes. Raises Refused for the first that cannot be said."""
-    region, inside = Region(TABLE), set(nodes)
+    region, inside = Region(TABLE, OF_COMPLEX), set(nodes)
     for node in nodes:
         for source in node.all_input_nodes:
             if source in inside or source in region.of:

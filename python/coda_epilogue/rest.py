@@ -20,7 +20,10 @@ def as_a_part(inputs):
     """A context to compile one of several parts of Dynamo's graph in, from fake inputs, which may
     be of an older mode than the one meant for the whole: nothing is noted about the whole."""
     modes = [t.fake_mode for t in inputs if isinstance(t, FakeTensor)]
-    return tracing(TracingContext(modes[0] if modes else FakeTensorMode()))
+    if not modes:
+        sizes = [t.node.shape_env for t in inputs if isinstance(t, torch.SymInt)]
+        modes = [FakeTensorMode(shape_env=sizes[0] if sizes else None)]
+    return tracing(TracingContext(modes[0]))
 
 
 def expected(node):
