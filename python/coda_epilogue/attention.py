@@ -9,7 +9,7 @@ import operator
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from .normalise import roots, written
+from .normalise import in_written_memory
 
 aten = torch.ops.aten
 ATTENTION = aten.scaled_dot_product_attention.default
@@ -21,9 +21,7 @@ def simplify(graph_module):
     repeated for it are given as they are. Sizes that are known only when it runs leave a mask as
     it is."""
     graph, causal = graph_module.graph, {}
-    root = roots(graph)
-    changed = {root[n] for node in graph.nodes for n in written(node)}
-    values = {n: None for n in graph.nodes if root[n] in changed}  # not what they were made as
+    values = dict.fromkeys(in_written_memory(graph))  # not what they were made as
     for node in list(graph.nodes):
         if node.target is not ATTENTION:
             continue

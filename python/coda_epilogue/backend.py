@@ -14,7 +14,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from . import attention, measure, pieces, report, rest
 from .blocks import RegionFunction, empty_as
 from .errors import ProgramError, Unsupported
-from .normalise import is_write, normalised, roots, written
+from .normalise import in_written_memory, is_write, normalised
 from .regions import find
 
 aten = torch.ops.aten
@@ -195,9 +195,7 @@ def _rest(graph_module, inputs, options):
 
 def _compile_the_rest(graph_module, options):
     writes = {n.meta["epoch"] for n in graph_module.graph.nodes if is_write(n)}
-    root = roots(graph_module.graph)
-    changed = {root[n] for node in graph_module.graph.nodes for n in written(node)}
-    shared = {n for n in root if root[n] in changed}
+    shared = in_written_memory(graph_module.graph)
     for epoch in sorted({n.meta["epoch"] for n in graph_module.graph.nodes} - writes):
         partitioner = CapabilityBasedPartitioner(graph_module, _NotOurs(epoch, shared),
                                                  allows_single_node_partition=True)

@@ -201,10 +201,10 @@ class RegionFunction(BlockFunction):
         return tuple(sorted(self.block.extents.items()))
 
     def sizes_of(self, tensors):
-        if not self.block.measured:
+        if not self.block.extents_from:
             return self._static_sizes
         extents = dict(self.block.extents)
-        for name, index, axis, known, others in self.block.measured:
+        for name, index, axis, known, others in self.block.extents_from:
             more = prod((extents[n] for n in others), start=known)
             extents[name] = hint_of(tensors[index].shape[axis]) // more
         return tuple(sorted(extents.items()))

@@ -118,6 +118,13 @@ def written(node):
     return found
 
 
+def in_written_memory(graph):
+    """The nodes whose memory some node of the graph writes into, under any name."""
+    root = roots(graph)
+    changed = {root[n] for node in graph.nodes for n in written(node)}
+    return {n for n in root if root[n] in changed}
+
+
 def _mark_learned(graph, example_inputs):
     inputs, on, root = iter(example_inputs), torch.is_grad_enabled(), roots(graph)
     for node in graph.nodes:

@@ -12,7 +12,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from . import native
 from .axes import fresh_axis, hint_of, resolved
 from .errors import CodaError
-from .normalise import roots, written
+from .normalise import in_written_memory, roots
 from .operators import OF_COMPLEX, TABLE
 from .region import Complex, Region, Source, Untranslatable
 from .region_text import Value, grouped
@@ -82,7 +82,7 @@ class Block:
     strides: list  # of each result's axes, the order in which they lie in memory
     depends: list  # of each result, the inputs by number that a gradient of it may reach
     checks: list  # (input by number, classes, ignore_index): what a loss asks of its targets
-    measured: list  # (name, input by number, axis, by what that is more: a number, names)
+    extents_from: list  # (name, input by number, axis, by what that is more: a number, names)
     nodes: list = field(default_factory=list)
 
     @property
@@ -179,10 +179,9 @@ def _shared(graph):
     """Nodes whose memory is written to in place under any name; and views that are returned, which
     the caller may write to."""
     root = roots(graph)
-    changed = {root[n] for node in graph.nodes for n in written(node)}
     (output,) = [n for n in graph.nodes if n.op == "output"]
-    return {n for n in graph.nodes if n.op == "call_function" and root[n] in changed} | {
-        n for n in output.all_input_nodes if n.op == "call_function" and root[n] is not n}
+    views = {n for n in output.all_input_nodes if root[n] is not n}
+    return {n for n in in_written_memory(graph) | views if n.op == "call_function"}
 
 
 def tables(graph):
@@ -313,10 +312,10 @@ def _rendered(region, nodes, results, values):
                  {name: f.extent for f, name in names.items()}, strides, [],
                  [(text.params.index(target), classes, ignored)
                   for target, classes, ignored in text.checks if target in text.params],
-                 _measured(params, nodes[-1]), nodes)
+                 _extents_from(params, nodes[-1]), nodes)
 
 
-def _measured(params, node):
+def _extents_from(params, node):
     """Where each extent that is known only when it runs comes from, in an order in which each
     needs only those before it."""
     todo = [(i, *each) for i, binding in enumerate(params) for each in binding.unknown()]
