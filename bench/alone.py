@@ -8,10 +8,7 @@ import argparse
 import datetime
 import gc
 import json
-import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -19,7 +16,8 @@ import torch
 from cases import Gemm
 from check import draw_all
 from coda_library import CodaError, Library
-from protocol import busy, cublas
+from protocol import busy, cublas, gpu_state, milliseconds
+from report import write
 
 TEXT = """coda 1
 program forward(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N]) {
@@ -39,25 +37,14 @@ GEMMS = {"forward": lambda m, n, k: Gemm(m, n, k),
 SHAPES = ((8192, 2048), (2048, 8192), (2048, 2048), (3072, 2048), (128256, 2048))
 
 
-def clock():
-    said = subprocess.run(["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"],
-                          capture_output=True, text=True)
-    return int(said.stdout.split()[0]) if said.returncode == 0 else None
-
-
 def alone(work, ms, seconds):
     """(ms a run, MHz): after as long without a pause."""
-    busy(work, seconds)
     count = max(2, round(seconds * 1e3 / ms))
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(count):
+    busy(work, seconds)
+    for _ in range(count):  # what runs while nvidia-smi reads
         work()
-    end.record()
-    time.sleep(seconds * 0.6)
-    mhz = clock()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / count, mhz
+    mhz = gpu_state().get("clocks.sm")
+    return milliseconds(work, count), mhz
 
 
 def rows_of(library, kind, m, n, k, tiles, seconds):
@@ -101,13 +88,9 @@ def main():
             gc.collect()
             torch.cuda.empty_cache()
     if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        part = options.output.with_suffix(".part")
-        part.write_text(json.dumps({"date": datetime.date.today().isoformat(),
-                                    "gpu": torch.cuda.get_device_name(),
-                                    "versions": {"torch": torch.__version__}, "rows": rows},
-                                   indent=1))
-        os.replace(part, options.output)
+        write(options.output, json.dumps({
+            "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+            "versions": {"torch": torch.__version__}, "rows": rows}, indent=1))
     return 0
 
 

@@ -130,28 +130,29 @@ def copy_bandwidth(total=8 << 30):
     return total / milliseconds(copy_of(total)) * 1e3
 
 
-def machine(work=None):
-    """GPU, driver, versions, clocks; with `work`, the clocks while it runs."""
+def gpu_state():
+    """What nvidia-smi says of the first GPU now, as strings; {} without it."""
     fields = ("name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw",
               "power.limit", "temperature.gpu")
+    command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits",
+               "--id=0"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return dict(zip(fields, (v.strip() for v in text.strip().split(","))))
 
-    def query():
-        command = ["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits",
-                   "--id=0"]
-        try:
-            text = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
-        except (OSError, subprocess.TimeoutExpired):
-            return {}
-        return dict(zip(fields, (v.strip() for v in text.strip().split(","))))
 
+def machine(work=None):
+    """GPU, driver, versions, clocks; with `work`, the clocks while it runs."""
     torch.cuda.synchronize()
-    idle = query()
+    idle = gpu_state()
     loaded = {}
     if work:
         busy(work, 0.5)
         for _ in range(500):  # what runs while nvidia-smi reads
             work()
-        loaded = query()
+        loaded = gpu_state()
         torch.cuda.synchronize()
     clocks = {"idle": idle.get("clocks.sm"), "sustained": loaded.get("clocks.sm"),
               "memory": loaded.get("clocks.mem"), "max": idle.get("clocks.max.sm"),

@@ -47,18 +47,24 @@ def merged(old, new):
     return whole
 
 
+def write(path, text):
+    """The old file or the new one is there at any time."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
 def save(results, path):
-    """Merges into the file; the old one or the new one is there at any time."""
+    """Merges into the file."""
     path = Path(path)
     broken = problems(results)
     if broken:
         raise ValueError("; ".join(broken[:5]))
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         results = merged(json.loads(path.read_text()), results)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(results, indent=1) + "\n")
-    os.replace(temporary, path)
+    write(path, json.dumps(results, indent=1) + "\n")
     return results
 
 

@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 import torch  # noqa: E402
 
 import torch_families as families  # noqa: E402
+from report import write  # noqa: E402
 
 warnings.filterwarnings("ignore")
 ROWS, LENGTH, SEEDS = 4, 32, 3
@@ -107,13 +108,10 @@ def main():
               f"coda {curves[0]['coda'][-1]:.3f}; off by {off:.4f} a step, noise {noise:.4f}"
               f"{'' if right else '  TOO FAR'}", flush=True)
     date = datetime.date.today().isoformat()
-    options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"torch-curves-{date}.json"
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({
+    write(path, json.dumps({
         "date": date, "device": options.device, "versions": {"torch": torch.__version__},
         "steps": options.steps, "families": found}))
-    os.replace(part, path)
     picture(found, path.with_suffix(".svg"))
     return failed
 

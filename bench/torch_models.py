@@ -7,7 +7,6 @@ import argparse
 import datetime
 import gc
 import json
-import os
 import statistics
 import sys
 import time
@@ -15,6 +14,8 @@ import warnings
 from pathlib import Path
 
 import torch
+
+from report import write
 
 warnings.filterwarnings("ignore")
 
@@ -160,10 +161,7 @@ def add_row(path, row):
                  versions={"torch": torch.__version__, "cuda": torch.version.cuda,
                            "transformers": transformers.__version__})
     found["rows"] = [r for r in found["rows"] if r["case"] != row["case"]] + [row]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(found, indent=1))
-    os.replace(part, path)
+    write(path, json.dumps(found, indent=1))
 
 
 def timeline(step):

@@ -2,9 +2,10 @@
 """Writes docs/pytorch-results.md from the newest files of bench/results."""
 
 import json
-import os
 import sys
 from pathlib import Path
+
+from report import write
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -56,10 +57,8 @@ def models(name, found):
     return lines
 
 
-def kind(kernel):
-    if any(word in kernel for word in ("sdpa", "cudnn", "flash", "fmha")):
-        return "attention"
-    return "products" if kernel.startswith("nvjet") or "gemm" in kernel else "other"
+def is_attention(kernel):
+    return any(word in kernel for word in ("sdpa", "cudnn", "flash", "fmha"))
 
 
 def timelines(kernels):
@@ -67,7 +66,7 @@ def timelines(kernels):
     lines = []
     for by, found in kernels.items():
         total = sum(ms for *_, ms in found)
-        attention = sum(ms for name, _, ms in found if kind(name) == "attention")
+        attention = sum(ms for name, _, ms in found if is_attention(name))
         lines += [f"{by}: {total:.1f} ms in {sum(n for _, n, _ in found)} kernels, of it attention "
                   f"{attention:.1f}.", ""]
     cells = lambda each: [f"`{each[0][:52]}`", each[1], f"{each[2]:.2f}"] if each else [""] * 3
@@ -126,9 +125,7 @@ def page():
 
 
 def main():
-    part = PAGE.with_suffix(".part")
-    part.write_text(page())
-    os.replace(part, PAGE)
+    write(PAGE, page())
     return 0
 
 

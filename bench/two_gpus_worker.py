@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from report import write
 from torch_models import llama_config
 
 warnings.filterwarnings("ignore")
@@ -95,9 +96,7 @@ def main():
                  "first_step_s": seconds[0]}
         if options.device == "cuda":
             found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-        with open(options.output + ".part", "w") as file:
-            json.dump(found, file)
-        os.replace(options.output + ".part", options.output)
+        write(options.output, json.dumps(found))
         print(f"{options.kind:6s} {options.backend:9s} {world} x, "
               f"{'per block' if options.per_block else 'whole':9s} loss {losses[-1]:.5f}, "
               f"{found['tokens_per_second']:.0f} tokens/s", flush=True)

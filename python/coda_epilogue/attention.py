@@ -45,18 +45,17 @@ def simplify(graph_module):
 
 def _computed(graph_module, node, values):
     """The tensor of a node that nothing from outside the graph leads to, else None."""
-    todo = [node]
+    needed, todo = set(), [node]
     while todo:
-        each = todo[-1]
-        if each in values:
-            todo.pop()
-            continue
-        missing = [n for n in each.all_input_nodes if n not in values]
-        if missing and not any(values.get(n, "") is None for n in each.all_input_nodes):
-            todo += missing
-            continue
-        values[each] = _run(graph_module, each, values)
-        todo.pop()
+        each = todo.pop()
+        if each not in needed:
+            needed.add(each)
+            todo += each.all_input_nodes
+    if any(n.op == "placeholder" or values.get(n, n) is None for n in needed):
+        return None
+    for each in graph_module.graph.nodes:  # operands first
+        if each in needed and each not in values:
+            values[each] = _run(graph_module, each, values)
     return values[node]
 
 
@@ -64,7 +63,7 @@ def _run(graph_module, node, values):
     if node.op == "get_attr":
         return operator.attrgetter(node.target)(graph_module)
     if node.op != "call_function" or not _is_constant(node) or \
-            any(values.get(n) is None for n in node.all_input_nodes):
+            any(values[n] is None for n in node.all_input_nodes):
         return None
     given = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     try:
