@@ -46,6 +46,8 @@ one() {
 
 one alone 1
 one alone_fsdp 1 --kind fsdp # weights in float32, as under fully_shard
+one alone_per_block 1 --per-block
+one alone_fsdp_per_block 1 --kind fsdp --per-block
 one fsdp 2 --kind fsdp
 one fsdp_per_block 2 --kind fsdp --per-block
 one ddp 2 --kind ddp
@@ -56,16 +58,17 @@ import datetime, json, pathlib, sys
 import torch
 work, out, rehearse = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3] == "yes"
 found = {p.stem: json.loads(p.read_text()) for p in sorted(work.glob("*.json"))}
-names = ("alone", "alone_fsdp", "fsdp", "fsdp_per_block", "ddp", "ddp_per_block",
-         "fsdp_inductor")
+names = ("alone", "alone_fsdp", "alone_per_block", "alone_fsdp_per_block", "fsdp",
+         "fsdp_per_block", "ddp", "ddp_per_block", "fsdp_inductor")
 wrong = [f"{n} did not run" for n in names if n not in found]
-if {"alone", "alone_fsdp"} <= set(found):
+if not any("alone" in n for n in wrong):
     for name, run in found.items():
-        base = found["alone_fsdp" if "fsdp" in name else "alone"]
+        base = found["alone" + "_fsdp" * (run["kind"] == "fsdp")
+                     + "_per_block" * run["per_block"]]
         off = max(abs(a - b) / abs(b) for a, b in zip(run["losses"], base["losses"]))
         run["off"] = off
         run["speedup"] = run["tokens_per_second"] / base["tokens_per_second"]
-        print(f"{name:15s} losses off by {off:.1e}, {run['speedup']:.2f} times one process, "
+        print(f"{name:20s} losses off by {off:.1e}, {run['speedup']:.2f} times one process, "
               f"{run['tokens_per_second']:.0f} tokens/s, first step {run['first_step_s']:.0f} s")
         if off > 1e-3:
             wrong.append(f"{name}: losses are off by {off:.1e}")

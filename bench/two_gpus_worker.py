@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from report import write
-from torch_models import llama_config
+from torch_models import llama_config, print_timelines, timeline
 
 warnings.filterwarnings("ignore")
 
@@ -26,6 +26,9 @@ def prepared(model, options):
     if options.per_block:
         for layer in model.model.layers:
             layer.compile(backend=options.backend, **compile_options)
+        # As torchtitan does, which compiles blocks and the loss.
+        model.loss_function = torch.compile(model.loss_function, backend=options.backend,
+                                            **compile_options)
     if options.kind == "fsdp":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for layer in model.model.layers:
@@ -52,6 +55,7 @@ def main():
     parser.add_argument("--length", type=int, default=8192)
     parser.add_argument("--attention", default="causal", help="as in torch_models.py")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--profile", action="store_true", help="the kernels of one more step")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", required=True)
     options = parser.parse_args()
@@ -66,15 +70,16 @@ def main():
         dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
     torch.manual_seed(0)
     from transformers import LlamaForCausalLM
-    model = LlamaForCausalLM(llama_config(options)).to(device)
+    with device:
+        model = LlamaForCausalLM(llama_config(options))
     if options.kind != "fsdp":  # there the policy casts
         model = model.to(torch.bfloat16)
     step = prepared(model, options)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=options.device == "cuda")
     generator = torch.Generator().manual_seed(1)
-    losses, seconds, start = [], [], time.monotonic()
     share = slice(rank * options.batch // world, (rank + 1) * options.batch // world)
-    for number in range(options.steps):
+
+    def train():
         ids = torch.randint(options.vocabulary, (options.batch, options.length),
                             generator=generator)[share].to(device)
         loss = step(input_ids=ids, labels=ids).loss
@@ -84,11 +89,18 @@ def main():
         total = loss.detach().float().clone()
         if world > 1:
             dist.all_reduce(total)
-        losses.append(total.item() / world)  # waits for the step
+        return total.item() / world  # waits for the step
+
+    losses, seconds, start = [], [], time.monotonic()
+    for _ in range(options.steps):
+        losses.append(train())
         now = time.monotonic()
         seconds.append(now - start)
         start = now
+    kernels = timeline(train) if options.profile else None
     if rank == 0:
+        if kernels:
+            print_timelines({f"{options.backend}, one of {world} processes": kernels}, 30)
         tokens = options.batch * options.length
         found = {"kind": options.kind, "backend": options.backend, "processes": world,
                  "per_block": options.per_block, "losses": losses,

@@ -166,7 +166,8 @@ def tile_bits(library, deadline):
             jobs.setdefault((job.file, job.name, job.sizes), []).append(job.tile)
     for (file, name, sizes), every in jobs.items():
         # Tiles that workers share along k promise nothing; their "-whole" twins do.
-        tiles = [t for t in every if t.endswith("-whole") or f"{t}-whole" not in every]
+        shared = {t.removesuffix("-whole") for t in every if t.endswith("-whole")}
+        tiles = [t for t in every if t.removesuffix("-drawn") not in shared]
         if time.monotonic() > deadline:
             break
         numbers = {w.split("=")[0]: int(w.split("=")[1]) for w in sizes.split()}

@@ -236,6 +236,10 @@ inline HostRun launch_gemm(const Plan& plan, std::span<const Tensor> params,
     }
     if (launch.shared > Target().shared) throw InternalError("more shared memory than there is");
     const Argument argument = argument_of(launch, addresses, encode);
+    if (launch.zeroed >= 0) {
+      const Word& word = launch.words.at(static_cast<std::size_t>(launch.zeroed));
+      std::memset(reinterpret_cast<void*>(word_of(word, addresses)), 0, 4);
+    }
     GemmPages::Call call{static_cast<int>(launch.grid[0]),     launch.block, launch.cluster,
                          static_cast<unsigned>(launch.shared), seed,         0};
     std::array<char, 2000> fault{};

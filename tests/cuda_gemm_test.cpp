@@ -14,9 +14,8 @@
 
 #include "coda/cuda/choose.h"
 #include "coda/program/text.h"
-#include "coda/reference/verify.h"
 #include "tests/cases.h"
-#include "tests/cuda_gemm_pages.h"
+#include "tests/cuda_gemm_jobs.h"
 #include "tests/every_program.h"
 
 namespace coda::cuda {
@@ -27,81 +26,6 @@ bool everything = false;
 Program program_of(const std::string& text) {
   return parse("coda 1\n" + text, "test.coda").find("");
 }
-
-// A program at some sizes, on a GPU of few processors, so that each has several tiles.
-struct Job {
-  std::string label;
-  std::shared_ptr<const Checked> checked;
-  Sizes sizes;
-  Target target;
-  GemmTile tile;
-};
-
-std::optional<Plan> plan_of(const Job& job, std::span<const Layout> layouts) {
-  std::vector<std::string> reasons;
-  return plan_gemm(*job.checked, job.sizes, layouts, job.target, &job.tile, reasons);
-}
-
-class Jobs {
- public:
-  // A job for every tile that `choose` takes; false: the fast path refuses.
-  bool add(const std::string& label, const Program& program, const Sizes& given, int processors,
-           const std::function<bool(std::size_t tile, std::size_t tiles)>& choose) {
-    Job job{label,
-            std::make_shared<const Checked>(check(program)),
-            bind_sizes(program, given),
-            {.processors = processors},
-            {}};
-    std::vector<std::string> reasons;
-    const std::vector<Layout> layouts = dense_layouts(program, job.sizes);
-    const std::vector<GemmTile> tiles =
-        gemm_tiles(*job.checked, job.sizes, layouts, job.target, reasons);
-    bool any = false;
-    for (std::size_t t = 0; t < tiles.size(); ++t) {
-      if (!choose(t, tiles.size())) continue;
-      job.tile = tiles[t];
-      job.label = label + " " + testing::text_of(job.sizes) + ", tile " + tiles[t].text() + ", " +
-                  std::to_string(processors) + " processors";
-      const std::optional<Plan> plan = plan_of(job, layouts);
-      if (!plan) continue;
-      any = true;
-      GemmPages::all().want(*plan);
-      jobs_.push_back(job);
-    }
-    return any;
-  }
-
-  // One seed is a quick look: what fails it is judged by as many as the contract asks for. Its two
-  // runs have different schedules, and must give the same bits.
-  void run() const {
-    for (const Job& job : jobs_) {
-      SCOPED_TRACE(job.label);
-      std::uint64_t seed = 0;
-      const auto execute = [&](const Program& program, const Sizes& sizes,
-                               std::span<const Tensor> params, std::span<const Tensor> results) {
-        const auto plan = plan_of(job, layouts_of(program, sizes, params, results));
-        EXPECT_EQ(launch_gemm(*plan, params, results, ++seed).conflicts, 0) << "of banks";
-      };
-      try {
-        const Program& program = job.checked->program();
-        VerifyOptions options{.inputs = {Inputs::normal}, .seeds = 1};
-        if (passed(verify(program, job.sizes, execute, options))) continue;
-        options.seeds = 8;
-        const std::vector<Verdict> verdicts = verify(program, job.sizes, execute, options);
-        EXPECT_TRUE(passed(verdicts)) << table(verdicts);
-      } catch (const InternalError& error) {
-        ADD_FAILURE() << error.what();
-      }
-    }
-  }
-  std::size_t size() const { return jobs_.size(); }
-
- private:
-  static bool passed(const std::vector<Verdict>& verdicts) {
-    return std::ranges::all_of(verdicts, &Verdict::passed);
-  }
-  std::vector<Job> jobs_;
-};
 
 // Of a job's tiles: all, or one in turn.
 std::function<bool(std::size_t, std::size_t)> some_tiles(std::size_t& turn) {
@@ -314,6 +238,49 @@ TEST(CudaGemm, SharedTilesAreRight) {
   add(stacked, {{"M", 6400}, {"N", 264}, {"L", 136}, {"K", 200}}, 6);
   EXPECT_GE(jobs.size(), 4u);  // single blocks, pairs
   jobs.run();
+}
+
+// Where others hold processors, those that are free do all of it: of 5, here 1 or 2 ever start.
+TEST(CudaGemm, FewProcessorsDoWhatAllWouldHaveDone) {
+  Jobs jobs;
+  const Program plain = program_of(
+      "program p(x: bf16[M, K], w: bf16[N, K], h: bf16[M, N])\n"
+      "    -> (y: bf16[M, N], s: f32[M, blocks(N)], c: f32[blocks(M), N]) {\n"
+      "  y = x @ w + h\n  s = block_sum(y * y, N)\n  c = block_sum(y, M)\n}");
+  const Program silent =
+      program_of("program p(x: bf16[M, K], w: bf16[N, K]) -> (y: f32[M, N]) {\n  y = x @ w\n}");
+  const auto add = [&](const Program& program, const Sizes& sizes, int free) {
+    jobs.add(
+        "drawn", program, sizes, 5,
+        [&](std::size_t tile, std::size_t) {
+          const Checked checked = check(program);
+          const Sizes bound = bind_sizes(program, sizes);
+          std::vector<std::string> reasons;
+          return gemm_tiles(checked, bound, dense_layouts(program, bound), {.processors = 5},
+                            reasons)[tile]
+              .drawn;
+        },
+        free);
+  };
+  add(plain, {{"M", 390}, {"N", 392}, {"K", 136}}, 1);
+  add(silent, {{"M", 260}, {"N", 200}, {"K", 4000}}, 2);  // tiles shared along k
+  EXPECT_EQ(jobs.size(), 4u);                             // of 192 and 128 columns
+  jobs.run();
+}
+
+// Beside a collective's kernels, tiles are drawn.
+TEST(CudaGemm, OnAGpuThatOthersUseTooTilesAreDrawn) {
+  const Program program =
+      program_of("program p(x: bf16[M, K], w: bf16[N, K]) -> (y: bf16[M, N]) {\n  y = x @ w\n}");
+  const Sizes sizes = bind_sizes(program, {{"M", 16384}, {"N", 2048}, {"K", 8192}});
+  const auto first = [&](bool exclusive) {
+    std::vector<std::string> reasons;
+    return gemm_tiles(check(program), sizes, dense_layouts(program, sizes),
+                      {.exclusive = exclusive}, reasons)[0]
+        .text();
+  };
+  EXPECT_EQ(first(true), "128x192");
+  EXPECT_EQ(first(false), "128x192-drawn");
 }
 
 // Three heads of 128 in two tiles of 192: the middle one's sum is exchanged. With and without

@@ -226,6 +226,31 @@ TEST(TileOrder, LongTilesAreCutAlike) {
   EXPECT_LT(order.longest, 6 * 192 * 2004);
 }
 
+// One list for all: every piece, and no owner of a tile before a part of any.
+TEST(TileOrder, DrawnListsHaveAllPiecesAndOwnersLast) {
+  const OrderOptions options = {.depth = 256, .shortest = 4};
+  for (const std::int64_t rows : {3, 16, 41, 150}) {
+    const Order order = tile_order({{rows, 2048}}, options), list = drawn(order);
+    const auto key = [](const Piece& piece) {
+      return std::tuple(piece.tile, piece.first);
+    };
+    std::vector<Piece> all;
+    std::ranges::copy_if(order.pieces, std::back_inserter(all),
+                         [](const Piece& piece) { return piece.tile != kNoTile; });
+    std::vector<Piece> same = list.pieces;
+    std::ranges::sort(all, {}, key);
+    std::ranges::sort(same, {}, key);
+    EXPECT_EQ(all, same);
+    EXPECT_GT(list.areas, 0) << rows;
+    bool owner = false;
+    for (const Piece& piece : list.pieces) {
+      const bool part = piece.fix >> 16 == kPart;
+      EXPECT_FALSE(owner && part);
+      owner = owner || (!part && piece.fix != 0);
+    }
+  }
+}
+
 TEST(TileOrder, OfNothingIsEmpty) {
   EXPECT_TRUE(tile_order({{0, 512}}, {}).pieces.empty());
   EXPECT_TRUE(tile_order({{4, 0}}, {}).pieces.empty());

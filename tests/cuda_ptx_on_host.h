@@ -347,6 +347,13 @@ CODA_MEMORY(b64, 8)
 #undef CODA_GLOBAL
 #undef CODA_SHARED
 
+// Threads take turns, so nothing comes between. Whoever draws lets others draw first.
+static void atom_global_add_u32(unsigned& before, unsigned* to, unsigned more) {
+  wait_until("a ticket", nullptr, true);
+  before = *to;
+  *to += more;
+}
+
 // Whoever looks at a flag lets others run.
 static void ld_acquire_gpu_u64(u64& x, const void* from) {
   wait_until("a flag", nullptr, true);

@@ -50,3 +50,46 @@ def test_tensor_parallelism_is_refused_with_what_to_do_instead():
     done = subprocess.run([sys.executable, "-c", TENSOR_PARALLEL], capture_output=True, text=True,
                           timeout=200)
     assert done.returncode != 0 and "fix: shard with fully_shard" in done.stderr
+
+
+# Weights that fill several of DDP's buckets, 1 MiB the first.
+WHOLE = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from coda_epilogue import native, report
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gate, self.up = nn.RMSNorm(384), nn.Linear(384, 1024), nn.Linear(384, 1024)
+        self.down = nn.Linear(1024, 384)
+    def forward(self, x):
+        n = self.norm(x)
+        return x + self.down(nn.functional.silu(self.gate(n)) * self.up(n))
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Layer(), Layer()
+    def forward(self, x):
+        return self.second(self.first(x))
+model = Model()
+x = torch.randn(8, 384)
+torch.compile(model, backend="coda")(x)
+assert native._alone()
+torch._dynamo.reset()
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+wrapped = DistributedDataParallel(model, bucket_cap_mb=2)
+torch.compile(wrapped, backend="coda")(x)
+assert not native._alone()
+for each in report.GRAPHS:
+    print(str(each).splitlines()[0])
+"""
+
+
+def test_ddp_cuts_no_graph():
+    done = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True,
+                          timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone, under_ddp = done.stdout.splitlines()
+    assert alone == under_ddp

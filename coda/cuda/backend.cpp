@@ -75,6 +75,7 @@ std::unique_ptr<Backend> backend(const Options& options) {
   auto shared = std::make_shared<Shared>();
   shared->options = options;
   shared->target = Driver::get().device().target;
+  shared->target.exclusive = options.exclusive;
   shared->memory = device_memory(options.allocator);
   shared->workspaces = std::make_shared<Workspaces>(shared->memory);
   if (!options.plan.tuning) shared->options.plan.tuning = Tuning::process();

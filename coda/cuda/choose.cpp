@@ -69,6 +69,8 @@ std::optional<Plan> tuned_plan(const Checked& checked, const Sizes& sizes,
                                std::span<const Layout> layouts, const Target& target,
                                const PlanOptions& options, std::vector<std::string>& reasons) {
   if (!options.tuning || !options.tile.empty()) return std::nullopt;
+  // Tiles were timed on a GPU without others.
+  if (checked.kind() == KernelKind::gemm && !target.exclusive) return std::nullopt;
   const TuningEntry* entry = options.tuning->find(checked.program(), sizes, layouts);
   if (entry == nullptr) return std::nullopt;
   const PlanOptions pinned{.tile = entry->tile, .elsewhere = PlanOptions::Elsewhere::choose};

@@ -19,6 +19,10 @@ struct Allocator {
 struct Options {
   PlanOptions plan;
   Allocator allocator;
+  // Whether its kernels have the GPU's processors to themselves. False where others run beside
+  // them, as the collectives of distributed training do: then products share their tiles among
+  // those processors that are free.
+  bool exclusive = true;
 };
 
 // On the device of this process (driver.h), in its primary context. Throws Unsupported, with what

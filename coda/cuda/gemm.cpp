@@ -24,6 +24,7 @@ constexpr std::int64_t kToken = 0x5bd1e995c0da9e37;
 // Heads that lie across two tiles of 192 columns, three in both.
 constexpr std::int64_t kHeadAcross = 128;
 constexpr int kHeadSumBytes = 8 * 8 + 2 * 128 * 4;  // device/sm90_across.cuh: HeadSums::kBytes
+constexpr std::int64_t kQueueBytes = 4 * 32;        // device/sm90_queue.cuh: Queue::kBytes
 // L2 hints of the copy engine.
 constexpr std::int64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12F0000000000000;
 
@@ -75,12 +76,12 @@ struct Candidate {
   Order order;
   std::int64_t group = 16;
   double cost = 0;
-  bool whole = false;  // by the candidate's name
+  bool whole = false, drawn = false;  // by the candidate's name
 };
 
 GemmTile tile_of(const Candidate& candidate) {
-  return {candidate.shape.columns, candidate.shape.cluster, candidate.whole,
-          candidate.shape.across};
+  return {candidate.shape.columns, candidate.shape.cluster, candidate.whole, candidate.shape.across,
+          candidate.drawn};
 }
 
 bool joined(const Problem& problem, const TileShape& shape) {
@@ -146,6 +147,13 @@ Candidate candidate_of(const Problem& problem, const TileShape& shape, const Tar
   return candidate;
 }
 
+// The same tiles, drawn.
+Candidate drawn(Candidate candidate) {
+  candidate.drawn = true;
+  candidate.order = drawn(std::move(candidate.order));
+  return candidate;
+}
+
 std::vector<Candidate> candidates_of(const Problem& problem, const Target& target,
                                      std::vector<std::string>& reasons) {
   std::vector<Candidate> candidates;
@@ -159,7 +167,13 @@ std::vector<Candidate> candidates_of(const Problem& problem, const Target& targe
       const auto shape = shape_of_tile(problem, columns, cluster, why);
       if (shape && why.empty()) {
         candidates.push_back(candidate_of(problem, *shape, target, Sharing::along_k));
-        if (candidates.back().order.areas > 0) {
+        const bool shared = candidates.back().order.areas > 0;
+        if (cluster == 1) {
+          candidates.push_back(drawn(candidates.back()));
+          // What late workers leave for the end is up to another wave.
+          candidates.back().cost *= target.exclusive ? 1.0 : 0.8;
+        }
+        if (shared) {
           candidates.push_back(candidate_of(problem, *shape, target, Sharing::none));
           candidates.back().whole = true;
         }
@@ -273,7 +287,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   page.slot_bytes = bytes;
   const std::int64_t depth = problem.steps();
   // Where the main loop is short, an epilogue that loads as fast as it can takes its bandwidth.
-  page.paced = streams && depth <= 40;
+  page.paced = streams && depth <= 40 && !candidate.drawn;
+  page.drawn = candidate.drawn;
   page.consumer_registers = consumer_registers(candidate.shape, registers,
                                                rows.side().empty()    ? Side::empty
                                                : rows.has_deep_side() ? Side::elements
@@ -284,8 +299,9 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   const std::int64_t row_bytes =
       2 * kTileRows * page.row_bytes + (candidate.shape.across ? kHeadSumBytes : 0);
   constexpr std::int64_t kStageBarriers = 16, kSlotBarriers = 24, kProgress = 16;
+  const std::int64_t queue_bytes = page.drawn ? kQueueBytes : 0;
   const std::int64_t left =
-      target.shared - page.stages * (stage + kStageBarriers) - kProgress - row_bytes;
+      target.shared - page.stages * (stage + kStageBarriers) - kProgress - row_bytes - queue_bytes;
   page.slots = static_cast<int>(
       std::min<std::int64_t>(16, left / (page.slot_bytes + kSlotBarriers)) / 2 * 2);
   if (!any) page.slots = 2, page.slot_bytes = 1024;
@@ -350,11 +366,16 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
 
   Plan plan;
   plan.workspace = areas * (area_bytes + 8);
+  Launch launch;
+  if (page.drawn) {
+    launch.zeroed = static_cast<int>(arguments.words().size());
+    arguments.workspace("tickets", "unsigned", plan.workspace);
+    plan.workspace += 8;
+  }
   plan.name = program.name();
   plan.path = "gemm " + tile_of(candidate).text();
   plan.page = gemm_page(page, fields, rows, arguments);
   plan.tables = {candidate.order.table()};
-  Launch launch;
   launch.entry = identifier(program.name());
   launch.maps = arguments.maps();
   launch.words = arguments.words();
@@ -363,7 +384,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
   launch.block = 384;
   launch.shared = page.stages * (stage + kStageBarriers) +
                   static_cast<std::int64_t>(page.slots) * (page.slot_bytes + kSlotBarriers) +
-                  kProgress + row_bytes;
+                  kProgress + row_bytes + queue_bytes;
   plan.launches = {std::move(launch)};
   plan.notes.push_back(
       std::to_string(page.stages) + " stages, " + std::to_string(page.slots) + " slots of " +
@@ -371,8 +392,8 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
       " rows" +
       (candidate.narrow > 0 ? ", last column tile " + std::to_string(candidate.narrow) : "") +
       (areas > 0 ? ", " + std::to_string(areas) + " parts of shared tiles" : "") +
-      (page.paced ? ", paced" : "") + ", about " + std::to_string(registers) +
-      " registers of the epilogue");
+      (page.drawn ? ", drawn" : "") + (page.paced ? ", paced" : "") + ", about " +
+      std::to_string(registers) + " registers of the epilogue");
   return plan;
 }
 
@@ -380,7 +401,7 @@ Plan plan_of(const Checked& checked, const Sizes& sizes, std::span<const Layout>
 
 std::string GemmTile::text() const {
   return "128x" + std::to_string(columns) + (cluster == 2 ? "x2" : "") + (whole ? "-whole" : "") +
-         (across ? "-across" : "");
+         (across ? "-across" : "") + (drawn ? "-drawn" : "");
 }
 
 std::vector<GemmTile> gemm_tiles(const Checked& checked, const Sizes& sizes,

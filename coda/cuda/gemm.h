@@ -17,7 +17,8 @@ struct GemmTile {
   int cluster = 1;      // 2: pairs of blocks share an operand
   bool whole = false;   // no tile is shared along k: bits are those of every other whole tile
   bool across = false;  // the pair stands side by side, with heads across both
-  // "128x192", "128x192x2", "128x192x2-whole", "128x192x2-across"
+  bool drawn = false;   // workers draw what they do next: for GPUs that others use too
+  // "128x192", "128x192x2", "128x192x2-whole", "128x192x2-across", "128x192-drawn"
   std::string text() const;
   bool operator==(const GemmTile&) const = default;
 };

@@ -171,6 +171,7 @@ std::string gemm_page(const GemmPage& page, const GemmFields& fields, RowsText& 
   flag("kDrains", any_slot([](const SlotUse& slot) { return !slot.drain.empty(); }),
        "store warps add up what consumers write");
   flag("kSplit", page.split, "workers share tiles along k");
+  flag("kDrawn", page.drawn, "workers draw what they do next");
   flag("kJoined", page.joined, "tiles hold units of several spaces");
   flag("kPaced", page.paced, "epilogues wait for the next tile's main loop");
   out += std::string("  static constexpr bool kMnMajorA = ") +

@@ -25,6 +25,7 @@ struct GemmPage {
   int maps = 0;                  // of each space, at most
   bool joined = false;           // tiles hold units of several spaces
   bool split = false;            // workers share tiles along k
+  bool drawn = false;            // workers draw their tiles
   bool paced = false;            // epilogues wait for the next tile's main loop
   int consumer_registers = 232;  // of a thread; two consumers and the producers share 504
 };

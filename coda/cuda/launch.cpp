@@ -327,6 +327,13 @@ void Launcher::launch(std::span<const Argument> arguments, coda::Stream stream) 
       config.attribute_count = 1;
     }
     const ProfilerRange range(launch.entry.c_str());
+    if (launch.zeroed >= 0) {
+      DevicePointer at = 0;
+      std::memcpy(&at, arguments[i].front().bytes + words_offset(launch) + 8 * launch.zeroed,
+                  sizeof at);
+      driver.check(driver.call().MemsetD32Async(at, 0, 1, config.stream),
+                   "cuMemsetD32Async before " + launch.entry, plan_.name);
+    }
     // NOTE: the driver copies the argument before it returns, and writes none of it.
     void* parameter = const_cast<std::byte*>(arguments[i].front().bytes);
     const Result result = driver.call().LaunchKernelEx(&config, functions_[i], &parameter, nullptr);

@@ -232,6 +232,15 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   return order;
 }
 
+Order drawn(Order order) {
+  std::erase_if(order.pieces, [](const Piece& piece) { return piece.tile == kNoTile; });
+  std::ranges::stable_sort(order.pieces, {}, [](const Piece& piece) {
+    const bool part = piece.fix >> 16 == kPart;
+    return part ? 1 : piece.fix >> 16 != 0 ? 2 : 0;
+  });
+  return order;
+}
+
 std::vector<std::uint32_t> Order::table() const {
   std::vector<std::uint32_t> words;
   for (const Piece& piece : pieces) {

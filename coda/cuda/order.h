@@ -49,4 +49,8 @@ struct Order {
 };
 Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& options);
 
+// The same pieces as one list to draw from: wave by wave, parts before all owners, so that who owns
+// a tile waits for pieces that others have begun.
+Order drawn(Order order);
+
 }  // namespace coda::cuda

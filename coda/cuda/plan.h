@@ -22,6 +22,7 @@ struct Target {
   std::string architecture = "sm_90a";
   int processors = 132;          // streaming multiprocessors
   std::int64_t shared = 232448;  // bytes of shared memory that a block may ask for
+  bool exclusive = true;         // no other kernels, as of collectives, hold processors meanwhile
   bool operator==(const Target&) const = default;
 };
 
@@ -84,6 +85,7 @@ struct Launch {
   int block = 128;          // threads
   std::int64_t shared = 0;  // bytes of dynamic shared memory
   int cluster = 1;          // blocks of a cluster, along x
+  int zeroed = -1;          // a word that points to four bytes that are 0 when it starts; -1: none
 };
 
 // How a kernel runs, for people: coda explain.

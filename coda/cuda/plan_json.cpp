@@ -35,9 +35,9 @@ json launch_json(const Launch& launch) {
   json maps = json::array(), words = json::array();
   for (const MapSpec& map : launch.maps) maps.push_back(map_json(map));
   for (const Word& word : launch.words) words.push_back(word_json(word));
-  return {{"entry", launch.entry},    {"maps", std::move(maps)}, {"words", std::move(words)},
-          {"grid", launch.grid},      {"block", launch.block},   {"shared", launch.shared},
-          {"cluster", launch.cluster}};
+  return {{"entry", launch.entry},     {"maps", std::move(maps)}, {"words", std::move(words)},
+          {"grid", launch.grid},       {"block", launch.block},   {"shared", launch.shared},
+          {"cluster", launch.cluster}, {"zeroed", launch.zeroed}};
 }
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -90,6 +90,12 @@ Launch launch_from(const json& from, std::size_t tensors, std::size_t tables) {
   launch.block = from.at("block");
   launch.shared = from.at("shared");
   launch.cluster = from.at("cluster");
+  launch.zeroed = from.value("zeroed", -1);
+  const auto words = static_cast<int>(launch.words.size());
+  if (launch.zeroed >= words ||
+      (launch.zeroed >= 0 && launch.words[launch.zeroed].kind != Word::Kind::workspace)) {
+    refuse("the word " + from["zeroed"].dump() + " to be zeroed");
+  }
   for (const std::int64_t extent : launch.grid) {
     if (extent < 0) refuse("a grid of " + from["grid"].dump());
   }
@@ -124,13 +130,15 @@ Plan plan_from_json(const json& from, std::size_t tensors) {
 json target_json(const Target& target) {
   return {{"architecture", target.architecture},
           {"processors", target.processors},
-          {"shared", target.shared}};
+          {"shared", target.shared},
+          {"exclusive", target.exclusive}};
 }
 
 Target target_from_json(const json& from) {
   return {.architecture = from.at("architecture"),
           .processors = from.at("processors"),
-          .shared = from.at("shared")};
+          .shared = from.at("shared"),
+          .exclusive = from.value("exclusive", true)};
 }
 
 }  // namespace coda::cuda

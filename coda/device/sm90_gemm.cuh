@@ -17,7 +17,7 @@
 //
 // What a page gives (all static):
 //   Arguments   args.order, works, pace, policy_a, policy_b, …; areas, flags, token where workers
-//               share tiles (kSplit)
+//               share tiles (kSplit); tickets, a 0 at the start, where workers draw them (kDrawn)
 //   kTileN, kNarrow (the width of a last, narrower column tile; 0: none), kStages, kSlots,
 //   kSlotBytes, kCluster (2: pairs of blocks share B; kAcross: they stand side by side, share A,
 //   and a head may lie in both), kTerms, kPairs (products that share the left operand),
@@ -46,6 +46,7 @@
 #include "ptx_tma.cuh"
 #include "ptx_wgmma.cuh"
 #include "sm90_across.cuh"
+#include "sm90_queue.cuh"
 #include "sm90_right.cuh"
 #include "sm90_slots.cuh"
 #include "sm90_work.cuh"
@@ -72,6 +73,8 @@ struct Gemm {
   static constexpr int kSlotWritten = kSlotLoaded + kRing * 8;
   static constexpr int kProgress = kSlotWritten + kRing * 8, kRows = kProgress + 16;
   static constexpr int kHeadSums = kRows + 2 * kTileM * P::kRowBytes;  // where kAcross
+  static constexpr int kQueue = kHeadSums;                             // where kDrawn
+  static_assert(!P::kDrawn || (P::kCluster == 1 && !P::kPaced));
 
   // A pair of blocks is one worker: its tiles are two, one above the other, that share B, or side
   // by side, that share A.
@@ -119,9 +122,8 @@ struct Gemm {
   static __device__ __forceinline__ void load_operands(const Arguments& args, u32 base) {
     int stage = 0;
     u32 phase = 1;
-    for (int t = worker(); t < args.works; t += workers()) {
-      const Work w = placed(uniform_work(args, t));
-      if (w.m < 0) break;
+    Queue<P> queue(base + kQueue);
+    for (Work w; (w = queue.draw(args)).m >= 0;) {
       const TensorMap* map = P::operands(args, w.s);
       const auto columns = RightTile<P>::units(args, w);
       int first = 0;  // k step of the sum at which the term begins
@@ -164,11 +166,10 @@ struct Gemm {
   // f(space, unit, position in the ring, first row) for every unit of this worker's tiles, in
   // order.
   template <class F>
-  static __device__ __forceinline__ void each_unit(const Arguments& args, F f) {
+  static __device__ __forceinline__ void each_unit(const Arguments& args, u32 base, F f) {
     unsigned position = 0;
-    for (int t = worker(); t < args.works; t += workers()) {
-      const Work w = placed(uniform_work(args, t));
-      if (w.m < 0) break;
+    Queue<P> queue(base + kQueue);
+    for (Work w; (w = queue.template next<true>(args)).m >= 0;) {
       const int count = units(args, w);
 #pragma unroll 1
       for (int h = 0; h < count; h++) {
@@ -184,7 +185,7 @@ struct Gemm {
 
   // ---- warp 1: epilogue slots
   static __device__ __forceinline__ void load_slots(const Arguments& args, u32 base) {
-    each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
+    each_unit(args, base, [&](auto space, const Unit& at, unsigned position, int row) {
       UnitSlots<P>::template load<decltype(space), 0>(args, at, base, position, row);
     });
   }
@@ -192,7 +193,7 @@ struct Gemm {
   // ---- warps 2 and 3: finished slots, alternately
   static __device__ __forceinline__ void store_slots(const Arguments& args, u32 base, int warp,
                                                      int lane) {
-    each_unit(args, [&](auto space, const Unit& at, unsigned position, int row) {
+    each_unit(args, base, [&](auto space, const Unit& at, unsigned position, int row) {
       UnitSlots<P>::template store<decltype(space), 0>(args, at, base, position, row, warp, lane);
     });
   }
@@ -208,9 +209,8 @@ struct Gemm {
     int index = 0;
     [[maybe_unused]] u32 head_phase = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
-    for (int t = worker(); t < args.works; t += workers(), index++) {
-      const Work w = placed(work_of(work_words(args, t)));
-      if (w.m < 0) break;
+    Queue<P> queue(base + kQueue);
+    for (Work w; (w = queue.template next<false>(args)).m >= 0; index++) {
       const int me = mine(), count = units(args, w), k_count = w.k1 - w.k0;
       int slots_used = 0;
       if constexpr (P::kJoined) {
@@ -274,12 +274,14 @@ struct Gemm {
       if constexpr (P::kSplit)
         if (w.parts > 0) SharedTile<P>::add_parts(args, acc, w, mine(), thread);
       // Slower than it can, so that it does not take the memory from the next tile's main loop.
-      const int next = t + workers();
-      // NOTE: a part of a tile has too few steps to wait for.
-      const WorkWords after = work_words(args, P::kPaced && next < args.works ? next : t);
-      const int steps = P::kSplit ? static_cast<int>(after.k1 - after.k0) : k_count;
-      const bool paced = P::kPaced && next < args.works && after.tile != ~0u &&
-                         steps * 16 >= static_cast<int>(args.pace) * kUnits * kRowHalves;
+      bool paced = false;
+      if (P::kPaced && queue.t < args.works) {
+        // NOTE: a part of a tile has too few steps to wait for.
+        const WorkWords after = work_words(args, queue.t);
+        const int steps = P::kSplit ? static_cast<int>(after.k1 - after.k0) : k_count;
+        paced =
+            after.tile != ~0u && steps * 16 >= static_cast<int>(args.pace) * kUnits * kRowHalves;
+      }
       if constexpr (P::kJoined) {
         unsigned at = position;
 #pragma unroll
@@ -422,6 +424,7 @@ struct Gemm {
       }
       asm volatile("st.shared.u32 [%0], 0;" ::"r"(base + kProgress) : "memory");
       if (P::kAcross) HeadSums<P>::init(base + kHeadSums);
+      Queue<P>::init(base + kQueue);
       barrier_init_fence();
       proxy_fence();
     }

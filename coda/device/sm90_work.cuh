@@ -38,9 +38,7 @@ __device__ __forceinline__ Work work_of(const WorkWords& w) {
   return work;
 }
 // The same for a whole warp, in uniform registers.
-template <class Arguments>
-__device__ __forceinline__ Work uniform_work(const Arguments& args, int t) {
-  WorkWords w = work_words(args, t);
+__device__ __forceinline__ Work uniform_work(WorkWords w) {
   w.tile = shuffle(w.tile, 0), w.k0 = shuffle(w.k0, 0), w.k1 = shuffle(w.k1, 0);
   w.fix = shuffle(w.fix, 0);
   return work_of(w);

@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from . import attention, measure, pieces, report, rest
+from . import attention, ddp, measure, pieces, report, rest
 from .blocks import RegionFunction, empty_as
 from .errors import ProgramError, Unsupported
 from .normalise import in_written_memory, is_write, normalised
@@ -89,6 +89,9 @@ def coda(graph_module, example_inputs, *, options=None, mode=None):
         _compile_the_rest(graph_module, options)
     graph_module.recompile()
     return graph_module
+
+
+ddp.leave_whole(coda)
 
 
 def judge_for(inputs, options):

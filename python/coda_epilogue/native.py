@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import tvm_ffi
 
 from . import errors  # noqa: F401  (registers the exceptions)
@@ -71,10 +72,12 @@ def explain(text, name="", sizes=(), grad=False, of=(), wrt=()):
 
 
 class Schedule:
-    """A schedule compiled for one set of sizes and one device. Thread-safe."""
+    """A schedule compiled for one set of sizes and one device; `exclusive`: as if its kernels had
+    the GPU's processors to themselves. Thread-safe."""
 
-    def __init__(self, text, name, sizes, device):
-        request = {"text": text, "name": name, "sizes": dict(sizes), "device": device}
+    def __init__(self, text, name, sizes, device, exclusive=True):
+        request = {"text": text, "name": name, "sizes": dict(sizes), "device": device,
+                   "exclusive": exclusive}
         facts, self._run = _library().get_function("open")(json.dumps(request))
         facts = json.loads(str(facts))
         self.scratch_bytes = facts["scratch"]
@@ -107,9 +110,18 @@ def planned(text, name, sizes, device):
     return _asked("plan", {"text": text, "name": name, "sizes": dict(sizes)})
 
 
-@lru_cache(maxsize=4096)
 def opened(text, name, sizes, device):
     """The Schedule of a text on a torch.device, compiled once in a process. Raises Unsupported for
     a second GPU."""
+    return _opened(text, name, sizes, device, _alone())
+
+
+def _alone():
+    """Whether no collective's kernels run beside this process's own."""
+    return not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+@lru_cache(maxsize=4096)
+def _opened(text, name, sizes, device, exclusive):
     _use(device)
-    return Schedule(text, name, sizes, device.type)
+    return Schedule(text, name, sizes, device.type, exclusive)

@@ -215,14 +215,17 @@ json planned(const json& request) {
 
 // ---- running ----
 
-// Kept for good: what a backend compiled serves every schedule.
-const Backend& backend_of(const std::string& device) {
+// Of "device" and, for a GPU, "exclusive". Kept for good: what a backend compiled serves every
+// schedule.
+const Backend& backend_of(const json& request) {
   static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<const Backend>> known;
+  static std::map<std::pair<std::string, bool>, std::unique_ptr<const Backend>> known;
   const std::lock_guard lock(mutex);
-  std::unique_ptr<const Backend>& backend = known[device];
+  const std::string device = request.at("device");
+  const bool exclusive = request.value("exclusive", true);
+  std::unique_ptr<const Backend>& backend = known[{device, exclusive}];
   if (!backend && device == "cpu") backend = cpu::backend();
-  if (!backend && device == "cuda") backend = cuda::backend();
+  if (!backend && device == "cuda") backend = cuda::backend({.exclusive = exclusive});
   if (!backend) {
     throw ProgramError("`" + device + "` is no device that kernels run on",
                        "move the tensors to \"cpu\" or \"cuda\"");
@@ -263,7 +266,8 @@ struct Opened {
   }
 };
 
-// {"text", "name", "sizes", "device"} → [facts, run]. `text` holds a schedule or a program.
+// {"text", "name", "sizes", "device", "exclusive"} → [facts, run]. `text` holds a schedule or a
+// program.
 ffi::Array<ffi::Any> opened(const json& request) {
   const std::string name = request.value("name", "");
   const Module module = module_of(request);
@@ -271,7 +275,7 @@ ffi::Array<ffi::Any> opened(const json& request) {
   const Program whole = found != nullptr ? inline_schedule(*found) : module.find(name);
   Schedule schedule = found != nullptr ? *found : as_schedule(whole);
   const Sizes sizes = bind_sizes(whole, request.value("sizes", Sizes()));
-  Executable executable(schedule, backend_of(request.at("device")), sizes);
+  Executable executable(schedule, backend_of(request), sizes);
   const auto made =
       std::make_shared<const Opened>(std::move(schedule), sizes, std::move(executable));
   json shapes = json::object();
