@@ -256,9 +256,9 @@ TEST(CudaGemm, FewProcessorsDoWhatAllWouldHaveDone) {
           const Checked checked = check(program);
           const Sizes bound = bind_sizes(program, sizes);
           std::vector<std::string> reasons;
-          return gemm_tiles(checked, bound, dense_layouts(program, bound), {.processors = 5},
-                            reasons)[tile]
-              .drawn;
+          const GemmTile found = gemm_tiles(checked, bound, dense_layouts(program, bound),
+                                            {.processors = 5}, reasons)[tile];
+          return found.drawn && found.columns > 64;
         },
         free);
   };
