@@ -123,7 +123,9 @@ struct Gemm {
     int stage = 0;
     u32 phase = 1;
     Queue<P> queue(base + kQueue);
-    for (Work w; (w = queue.draw(args)).m >= 0;) {
+    while (queue.more(args)) {
+      const Work w = queue.draw(args);
+      if (w.m < 0) break;
       const TensorMap* map = P::operands(args, w.s);
       const auto columns = RightTile<P>::units(args, w);
       int first = 0;  // k step of the sum at which the term begins
@@ -169,7 +171,9 @@ struct Gemm {
   static __device__ __forceinline__ void each_unit(const Arguments& args, u32 base, F f) {
     unsigned position = 0;
     Queue<P> queue(base + kQueue);
-    for (Work w; (w = queue.template next<true>(args)).m >= 0;) {
+    while (queue.more(args)) {
+      const Work w = queue.template next<true>(args);
+      if (w.m < 0) break;
       const int count = units(args, w);
 #pragma unroll 1
       for (int h = 0; h < count; h++) {
@@ -210,7 +214,9 @@ struct Gemm {
     [[maybe_unused]] u32 head_phase = 0;
     if (me == 1) named_arrive(kMainTurn, 256), named_arrive(kEpilogueTurn, 256);
     Queue<P> queue(base + kQueue);
-    for (Work w; (w = queue.template next<false>(args)).m >= 0; index++) {
+    for (; queue.more(args); index++) {
+      const Work w = queue.template next<false>(args);
+      if (w.m < 0) break;
       const int me = mine(), count = units(args, w), k_count = w.k1 - w.k0;
       int slots_used = 0;
       if constexpr (P::kJoined) {

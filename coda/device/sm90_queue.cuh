@@ -38,6 +38,12 @@ struct Queue {
   }
   __device__ __forceinline__ explicit Queue(u32 at) : at(at), t(P::kDrawn ? 0 : G::worker()) {}
 
+  // Whether there may be another piece.
+  // NOTE: asked apart from next(): a page whose registers are all in use spilled where that gave
+  // "none" for it.
+  __device__ __forceinline__ bool more(const Arguments& args) const {
+    return P::kDrawn || t < args.works;
+  }
   // The next piece; none, m < 0, after the last. Of a whole warp, in uniform registers; warp 0's,
   // which draws.
   __device__ __forceinline__ Work draw(const Arguments& args) {
@@ -69,7 +75,7 @@ struct Queue {
   // The same of every other warp.
   template <bool kUniform>
   __device__ __forceinline__ Work next(const Arguments& args) {
-    WorkWords w = {~0u, 0, 0, 0};
+    WorkWords w;
     if constexpr (P::kDrawn) {
       const u32 entry = t % kEntries;
       barrier_wait(at + kThere + entry * 8, t / kEntries & 1);
@@ -80,7 +86,7 @@ struct Queue {
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(at + kRead + entry * 8);
       t++;
-    } else if (t < args.works) {
+    } else {
       w = work_words(args, t);
       t += G::workers();
     }
