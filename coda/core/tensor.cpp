@@ -2,7 +2,6 @@
 #include "coda/core/tensor.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -10,8 +9,6 @@
 
 namespace coda {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
 
 std::string list(const std::vector<std::int64_t>& numbers) {
   std::string out = "[";
@@ -114,21 +111,10 @@ Tensor dense(void* data, DType dtype, std::vector<std::int64_t> shape) {
       .data = data, .dtype = dtype, .shape = std::move(shape), .strides = std::move(strides)};
 }
 
-void OwnedTensor::Free::operator()(std::byte* memory) const {
-  std::free(memory);
-}
-
 OwnedTensor::OwnedTensor(DType dtype, std::vector<std::int64_t> shape)
     : bytes_(checked_bytes(dtype, shape)) {
-  // At least one unit, so that an empty tensor has an address too.
-  const std::size_t allocated = (bytes_ / kAlignment + 1) * kAlignment;
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, allocated)));
-  if (memory_ == nullptr) {
-    throw ProgramError("no memory for " + std::string(name_of(dtype)) + list(shape) + ": " +
-                           std::to_string(bytes_ >> 20) + " MiB",
-                       "use smaller sizes, or a machine with more memory");
-  }
-  std::memset(memory_.get(), 0, allocated);
+  memory_ = allocate_block(bytes_, std::string(name_of(dtype)) + list(shape));
+  std::memset(memory_.get(), 0, bytes_);
   tensor_ = dense(memory_.get(), dtype, std::move(shape));
 }
 
