@@ -132,7 +132,8 @@ class Checked {
   std::vector<std::vector<std::vector<Dim>>> row_inner_;  // [space][value][factor]
 };
 
-// Throws ProgramError with every broken rule: the statement, the types, the rule, the fix.
+// Throws ProgramError with every broken rule: the statement, the types, the rule, the fix. A
+// Checked shares the program with its copies, which any thread may read.
 Checked check(const Program& program);
 // The same; nullopt instead of the reasons, which takes much less time.
 std::optional<Checked> try_check(const Program& program);
