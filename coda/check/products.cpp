@@ -32,7 +32,8 @@ std::string operand_fix(const Program& program, const Node& product, std::size_t
                         const Report& report) {
   const Value operand = product.args[side], other = product.args[1 - side];
   const Node& node = program.node(operand);
-  const std::string store = "store it in an earlier program";
+  const std::string store =
+      "store it in an earlier program, or declare a `block`, which `coda rewrite` cuts";
   if (node.op != Op::mul && node.op != Op::div) return store;
   for (std::size_t s : {0, 1}) {
     const Value scale = node.args[s], rest = node.args[1 - s];
