@@ -11,6 +11,7 @@
 #include "coda/cpu/cpu.h"
 #include "coda/cuda/choose.h"
 #include "coda/program/text.h"
+#include "coda/rewrite/retype.h"
 #include "coda/rewrite/rewrite.h"
 
 namespace {
@@ -103,11 +104,13 @@ int main() {
     std::printf("normed: %zu kernels\n", schedule.steps.size());
     print("z", z);
 
-    // The same kernel as CUDA for an H200, which need not be there.
+    // The same kernel in bf16 as CUDA for an H200, which need not be there.
     const coda::Sizes large = {{"M", 4096}, {"N", 4096}, {"K", 4096}};
+    const coda::Checked narrow =
+        coda::check(coda::retype(gate.program(), coda::DType::f32, coda::DType::bf16));
     const coda::cuda::Plan plan = coda::cuda::choose_plan(
-        gate, large, coda::cuda::dense_layouts(gate.program(), large), coda::cuda::Target{});
-    std::printf("cuda: %s, %zu launch\n", plan.path.c_str(), plan.launches.size());
+        narrow, large, coda::cuda::dense_layouts(narrow.program(), large), coda::cuda::Target{});
+    std::printf("cuda: %s, kernel %s\n", plan.path.c_str(), plan.launches[0].entry.c_str());
 
     // A mistake is an exception whose text says how to fix the line.
     coda::check(coda::parse(kWrong, "wrong.coda").find("gate"));
