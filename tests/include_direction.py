@@ -108,9 +108,26 @@ def code_faults(root, path, lines):
             yield number, f"allocates: only {ALLOCATOR} may, for the caller's allocator"
 
 
+NAMESPACE = re.compile(r"namespace\s*([\w:]*)\s*\{")
+NAMESPACE_END = re.compile(r"\}\s*// namespace")
+TYPE = re.compile(r"(?:struct|class|enum class)\s+(?:alignas\(\w+\)\s+)?(\w+(?:::\w+)*)[^;]*\{")
+
+
+def types(lines):
+    """(line, name with its namespaces) of each type that other files could define too."""
+    spaces = []
+    for number, line in enumerate(lines, 1):
+        if opened := NAMESPACE.match(line):
+            spaces.append(opened[1])
+        elif NAMESPACE_END.match(line) and spaces:
+            spaces.pop()
+        elif (found := TYPE.match(line)) and "" not in spaces:
+            yield number, "::".join(spaces + [found[1]])
+
+
 def faults(root):
     """Every fault of the tree under `root`, as "file:line: what"."""
-    found = []
+    found, defined = [], {}
     for path in sources(root):
         report = lambda line, what: found.append(f"{path}:{line}: {what}")
         lines = (root / path).read_text(encoding="utf-8").splitlines()
@@ -132,6 +149,12 @@ def faults(root):
             continue
         for number, what in code_faults(root, path, lines):
             report(number, what)
+        if path.parts[0] != "coda":
+            continue
+        for number, name in types(lines):
+            there = defined.setdefault(name, path)
+            if there != path:  # the linker keeps one destructor for both
+                report(number, f"{name} is defined in {there} too: give one another name")
     return found
 
 
@@ -220,6 +243,15 @@ def test_only_flags_reads_the_environment():
     assert "reads the environment" in faults_of({"cli/a.cpp": read})[0]
     assert faults_of({ENVIRONMENT_READER: read, "tests/a_test.cpp": read}) == []
     assert faults_of({"coda/core/a.cpp": "// getenv is not for us\n"}) == []
+
+
+def test_a_type_has_one_definition():
+    body = "namespace coda {\nstruct Part {\n};\n}  // namespace coda\n"
+    hidden = body.replace("struct", "namespace {\nstruct").replace("};", "};\n}  // namespace")
+    a, b = "coda/core/a.h", "coda/check/b.h"
+    assert "coda::Part is defined in" in faults_of({a: body, b: body})[0]
+    assert faults_of({a: body, b: hidden}) == []
+    assert faults_of({a: body, b: body.replace("coda", "coda::check")}) == []
 
 
 def test_only_the_allocator_allocates():
