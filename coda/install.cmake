@@ -9,7 +9,8 @@ set(public_headers
   program/schedule.h program/text.h
   check/bind.h check/check.h
   backend/backend.h backend/execute.h backend/memory.h
-  rewrite/grad.h rewrite/ledger.h rewrite/partition.h rewrite/retype.h rewrite/rewrite.h rewrite/stack.h
+  rewrite/grad.h rewrite/ledger.h rewrite/partition.h rewrite/retype.h rewrite/rewrite.h
+  rewrite/stack.h
   reference/reference.h reference/verify.h
   cpu/cpu.h
   cuda/bundle.h cuda/choose.h cuda/cuda.h cuda/plan.h)

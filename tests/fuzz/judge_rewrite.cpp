@@ -10,7 +10,7 @@
 namespace coda::testing {
 namespace {
 
-constexpr int kMostNodes = 10;
+constexpr int kMostNodes = 8;
 
 // The block and its value on the inputs of `wrong`; nullopt where it has none: no result, or an id
 // past the end of an axis of one element.
