@@ -19,13 +19,14 @@ namespace {
 constexpr const char* kText = R"(coda 1
 
 # The sum of squares of each block of a row goes along, for a norm that follows.
-program gate(x: f32[M, K], w: f32[N, K], b: f32[N]) -> (y: f32[M, N], ss: f32[M, blocks(N)]) {
+program gate(x: bf16[M, K], w: bf16[N, K], b: bf16[N])
+    -> (y: bf16[M, N], ss: f32[M, blocks(N)]) {
   h = x @ w + b
   y = h * sigmoid(h)
   ss = block_sum(y * y, N)
 }
 
-block normed(x: f32[M, K], w: f32[N, K], b: f32[N], v: f32[D, N]) -> (z: f32[M, D]) {
+block normed(x: bf16[M, K], w: bf16[N, K], b: bf16[N], v: bf16[D, N]) -> (z: bf16[M, D]) {
   h = x @ w + b
   y = h * sigmoid(h)
   z = (y * rsqrt(sum(y * y, N) / size(N) + 1e-5)) @ v
@@ -84,9 +85,13 @@ int main() {
     const std::array params = {tensor(x, {M, K}), tensor(w, {N, K}), tensor(b, {N})};
     const std::array results = {tensor(y, {M, N}), tensor(ss, {M, 1})};
 
-    // One kernel: parse, check, bind sizes to the tensors' shapes, compile, run.
+    // One kernel: parse (here with f32 for bf16, as our tensors are), check, bind sizes to the
+    // tensors' shapes, compile, run.
     const coda::Module module = coda::parse(kText, "gate.coda");
-    const coda::Checked gate = coda::check(module.find("gate"));
+    const auto in_f32 = [&](const char* name) {
+      return coda::retype(module.find(name), coda::DType::bf16, coda::DType::f32);
+    };
+    const coda::Checked gate = coda::check(in_f32("gate"));
     const coda::Sizes sizes = coda::bind(gate.program(), params, results);
     const auto cpu = coda::cpu::backend();
     const coda::Kernel kernel = cpu->compile(gate, sizes);
@@ -96,7 +101,7 @@ int main() {
     print("ss", ss);
 
     // A block is cut into kernels first.
-    const coda::Schedule schedule = coda::rewrite(module.find("normed")).forward.schedule;
+    const coda::Schedule schedule = coda::rewrite(in_f32("normed")).forward.schedule;
     const coda::Executable normed(schedule, *cpu, {{"M", M}, {"N", N}, {"K", K}, {"D", D}});
     const auto more = coda::allocate_block(normed.scratch_bytes(), "scratch");
     const std::array inputs = {params[0], params[1], params[2], tensor(v, {D, N})};
@@ -104,10 +109,9 @@ int main() {
     std::printf("normed: %zu kernels\n", schedule.steps.size());
     print("z", z);
 
-    // The same kernel in bf16 as CUDA for an H200, which need not be there.
+    // The kernel as CUDA for an H200, which need not be there.
     const coda::Sizes large = {{"M", 4096}, {"N", 4096}, {"K", 4096}};
-    const coda::Checked narrow =
-        coda::check(coda::retype(gate.program(), coda::DType::f32, coda::DType::bf16));
+    const coda::Checked narrow = coda::check(module.find("gate"));
     const coda::cuda::Plan plan = coda::cuda::choose_plan(
         narrow, large, coda::cuda::dense_layouts(narrow.program(), large), coda::cuda::Target{});
     std::printf("cuda: %s, kernel %s\n", plan.path.c_str(), plan.launches[0].entry.c_str());
