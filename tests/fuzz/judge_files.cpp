@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -46,6 +47,23 @@ void require_same(const Tensor& a, const Tensor& b, std::size_t bytes) {
   if (!same) throw std::logic_error(to_string(a) + " is read again as " + to_string(b));
 }
 
+// How often each byte occurs: a transposed array has the same counts.
+using Counts = std::array<std::size_t, 256>;
+void count(Bytes bytes, Counts& counts) {
+  for (const std::uint8_t byte : bytes) ++counts[byte];
+}
+Bytes bytes_of(const OwnedTensor& tensor) {
+  return {tensor.as<std::uint8_t>(), tensor.bytes()};
+}
+
+// The tensors hold the end of the file, all of it behind a header, but for truth values, which
+// become 0 or 1.
+void require_end_of_file(Bytes file, std::size_t data, const Counts& got) {
+  Counts end{};
+  count(file.last(data), end);
+  if (end != got) throw std::logic_error("what was read is not what the file holds");
+}
+
 void require_named(const ProgramError& error, const std::string& path) {
   if (std::string(error.what()).find(path) == std::string::npos) {
     throw std::logic_error(std::string("a refusal does not name the file: ") + error.what());
@@ -63,7 +81,16 @@ void judge_safetensors(Bytes bytes) {
     return require_named(error, file.path());
   }
   std::map<std::string, Tensor> views;
-  for (const auto& [name, tensor] : got.tensors) views[name] = tensor.tensor();
+  Counts counts{};
+  std::size_t data = 0;
+  bool has_truth_values = false;
+  for (const auto& [name, tensor] : got.tensors) {
+    views[name] = tensor.tensor();
+    count(bytes_of(tensor), counts);
+    data += tensor.bytes();
+    has_truth_values = has_truth_values || tensor.tensor().dtype == DType::boolean;
+  }
+  if (!has_truth_values) require_end_of_file(bytes, data, counts);
   const std::string path = written_path(".safetensors");
   write_safetensors(path, views, got.metadata);
   const Safetensors again = read_safetensors(path);
@@ -84,6 +111,9 @@ void judge_npy(Bytes bytes) {
   } catch (const ProgramError& error) {
     return require_named(error, file.path());
   }
+  Counts counts{};
+  count(bytes_of(got), counts);
+  if (got.tensor().dtype != DType::boolean) require_end_of_file(bytes, got.bytes(), counts);
   const std::string path = written_path(".npy");
   write_npy(path, got.tensor());
   const OwnedTensor again = read_npy(path);
