@@ -81,7 +81,7 @@ RewriteOptions rewrite_options(const Options& options) {
           .sizes = sizes_from(options.sizes)};
 }
 
-RewriteReport report_of(const Options& options) {
+Report report_of(const Options& options) {
   const Program block = block_of(options);
   const Sizes sizes = complete_sizes(block, sizes_from(options.sizes), kDefaultSize);
   return options.grad ? report(block, grad_options(options), sizes, rewrite_options(options))
@@ -124,7 +124,7 @@ std::string trace_text(const std::vector<Pass>& passes) {
 }
 
 void print_counted(const Options& options) {
-  const RewriteReport report = report_of(options);
+  const Report report = report_of(options);
   if (!options.svg.empty()) write_picture(report, options.svg);
   if (options.json) {
     nlohmann::json json = report_json(report);
@@ -160,7 +160,7 @@ void run_rewrite(const Options& options) {
 }
 
 void run_explain(const Options& options) {
-  const RewriteReport report = report_of(options);
+  const Report report = report_of(options);
   if (!options.json) {
     std::cout << explain(report);
     for (const Half& half : report.halves) {

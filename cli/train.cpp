@@ -132,7 +132,7 @@ void Session::describe(const Corpus& corpus) {
 
 void Session::show_ledger() {
   const Model& model = trainer_->model();
-  const RewriteReport whole = report(model.block(), model.wanted(), model.sizes());
+  const Report whole = report(model.block(), model.wanted(), model.sizes());
   const auto both = [&](Ledger Half::* which) {
     Ledger sum;
     for (const Half& half : whole.halves) {

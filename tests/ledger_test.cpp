@@ -90,7 +90,7 @@ TEST(Ledger, CountsEachTensorOfAKernelOnce) {
   for (const auto& [file, name] : blocks) {
     SCOPED_TRACE(std::string(file) + ":" + name);
     const Program block = parse_file(file).find(name);
-    const RewriteReport made = report(block, testing::training_gradients(block), sizes_of(block));
+    const Report made = report(block, testing::training_gradients(block), sizes_of(block));
     ASSERT_EQ(made.halves.size(), 2u);
     Cost total, unfused;
     for (const Half& half : made.halves) {
@@ -118,7 +118,7 @@ TEST(Ledger, CountsWhatNoFusionAvoids) {
   const Cost forward = ideal(block, sizes);
   EXPECT_EQ(forward.bytes_read, 2 * 8 * 16 + 2 * 4 * 16 + 4 * 8 * 4 + 8 * 8);
   EXPECT_EQ(forward.bytes_written, 2 * 8 * 4);
-  const RewriteReport both = report(block, {.wrt = {"x", "w"}}, sizes);
+  const Report both = report(block, {.wrt = {"x", "w"}}, sizes);
   EXPECT_EQ(both.ideal.bytes_read, forward.bytes_read + 2 * 8 * 4);
   EXPECT_EQ(both.ideal.bytes_written, forward.bytes_written + 2 * 8 * 16 + 2 * 4 * 16);
 }
@@ -149,7 +149,7 @@ TEST(Ledger, WritesAmounts) {
 // ---- the layer of a kernel ----
 
 struct Stacked {
-  RewriteReport made;
+  Report made;
   // The layer of the kernel of `half` whose products read or make the gradient of `weight`.
   std::vector<std::optional<int>> layers(std::size_t half, const std::string& weight) const {
     std::vector<std::optional<int>> found;

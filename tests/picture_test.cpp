@@ -54,7 +54,7 @@ void expect_well_formed(const std::string& svg) {
   }
 }
 
-RewriteReport llama(int layers) {
+Report llama(int layers) {
   const Module module = parse_file("llama.coda");
   Sizes sizes = kSizes;
   if (layers == 0) sizes.erase("V");
@@ -65,7 +65,7 @@ RewriteReport llama(int layers) {
 TEST(Picture, ShowsEveryKernelAndEveryKeptValue) {
   for (const int layers : {0, 3}) {
     SCOPED_TRACE(layers);
-    const RewriteReport made = llama(layers);
+    const Report made = llama(layers);
     const std::string svg = picture(made);
     expect_well_formed(svg);
     for (const Half& half : made.halves) {
@@ -92,14 +92,14 @@ TEST(Picture, MarksWhatAccumulates) {
   const Program program =
       parse("program p(x: bf16[M, K], d: bf16[M, N]) -> (w: +f32[N, K]) {\n  w += d @ x\n}\n", "")
           .find("");
-  const RewriteReport made = report(program, {{"M", 4}, {"K", 4}, {"N", 4}});
+  const Report made = report(program, {{"M", 4}, {"K", 4}, {"N", 4}});
   EXPECT_EQ(count(picture(made), ">+=  gemm<"), 1u);
 }
 
 TEST(Picture, IsWrittenAsAWhole) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "coda_picture_test";
   std::filesystem::create_directories(folder);
-  const RewriteReport made = llama(0);
+  const Report made = llama(0);
   write_picture(made, folder / "a.svg");
   EXPECT_EQ(read_file(folder / "a.svg"), picture(made));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);

@@ -108,7 +108,7 @@ struct Space {
   std::vector<int> results;  // indices into results() that this space stores
 };
 
-class Report;
+class Mistakes;
 
 class Checked {
  public:
@@ -124,7 +124,7 @@ class Checked {
   const std::vector<Dim>& row_inner(std::size_t s, Value v) const;
 
  private:
-  friend std::optional<Checked> check_into(const Program& program, Report& report);
+  friend std::optional<Checked> check_into(const Program& program, Mistakes& report);
   std::shared_ptr<const Program> program_;
   KernelKind kind_ = KernelKind::stream;
   std::vector<Space> spaces_;

@@ -23,7 +23,7 @@ struct Draft {
   Space space;
   std::vector<std::vector<Role>> roles;     // [value][factor]; empty: not of this space
   std::vector<std::vector<Dim>> row_inner;  // the same
-  Report report;
+  Mistakes report;
 };
 
 // The part of a program that some results need, with its links.

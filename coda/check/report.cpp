@@ -24,8 +24,8 @@ std::string introduced(const Program& program, Value value) {
 
 }  // namespace
 
-void Report::refuse(int node, std::string message, const std::vector<Value>& values,
-                    std::string rule, std::string fix) {
+void Mistakes::refuse(int node, std::string message, const std::vector<Value>& values,
+                      std::string rule, std::string fix) {
   if (wording_ == Wording::none) {
     diagnostics_.resize(1);
     return;
@@ -48,15 +48,15 @@ void Report::refuse(int node, std::string message, const std::vector<Value>& val
   diagnostics_.push_back(std::move(diagnostic));
 }
 
-std::string Report::text(int node) const {
+std::string Mistakes::text(int node) const {
   return wording_ == Wording::none ? "" : expression(*program_, node);
 }
 
-std::string Report::text(Value value) const {
+std::string Mistakes::text(Value value) const {
   return wording_ == Wording::none ? "" : expression(*program_, value);
 }
 
-void Report::add(const Report& other) {
+void Mistakes::add(const Mistakes& other) {
   diagnostics_.insert(diagnostics_.end(), other.diagnostics_.begin(), other.diagnostics_.end());
 }
 

@@ -22,7 +22,7 @@ Half half_of(std::string phase, Partition partition, const Schedule& rival, cons
   return half;
 }
 
-RewriteReport finish(RewriteReport report, Rewritten& made) {
+Report finish(Report report, Rewritten& made) {
   report.passes = std::move(made.passes);
   report.saved = std::move(made.saved);
   report.notes = std::move(made.notes);
@@ -37,20 +37,20 @@ RewriteReport finish(RewriteReport report, Rewritten& made) {
 
 }  // namespace
 
-RewriteReport report(const Program& block, const Sizes& sizes, const RewriteOptions& options) {
+Report report(const Program& block, const Sizes& sizes, const RewriteOptions& options) {
   Rewritten made = rewrite(block, options);
-  RewriteReport report{.block = block, .sizes = sizes};
+  Report report{.block = block, .sizes = sizes};
   report.halves.push_back(
       half_of("forward", std::move(made.forward), unfused(block), block, sizes));
   report.ideal = ideal(block, sizes);
   return finish(std::move(report), made);
 }
 
-RewriteReport report(const Program& block, const GradOptions& gradients, const Sizes& sizes,
-                     const RewriteOptions& options) {
+Report report(const Program& block, const GradOptions& gradients, const Sizes& sizes,
+              const RewriteOptions& options) {
   Rewritten made = rewrite(block, gradients, options);
   const Training plain = grad_for_training(block, gradients);
-  RewriteReport report{.block = block, .sizes = sizes};
+  Report report{.block = block, .sizes = sizes};
   report.ideal = ideal(block, made.backward->block, sizes);
   report.halves.push_back(
       half_of("forward", std::move(made.forward), unfused(plain.forward), block, sizes));
@@ -188,7 +188,7 @@ std::string explain(const Half& half) {
 
 }  // namespace
 
-std::string explain(const RewriteReport& report) {
+std::string explain(const Report& report) {
   std::string text;
   for (const Half& half : report.halves) {
     text += (text.empty() ? "" : "\n") + explain(half);
@@ -202,7 +202,7 @@ std::string explain(const Program& block, const Sizes& sizes) {
   return explain(report(block, sizes));
 }
 
-std::string ledger_text(const RewriteReport& report) {
+std::string ledger_text(const Report& report) {
   std::string text;
   for (const Half& half : report.halves) {
     text += half.phase + ": " + counted(half.fused.steps.size(), "kernel") + ", " +
@@ -247,7 +247,7 @@ nlohmann::json unfused_json(const Cost& cost, std::size_t kernels) {
 
 }  // namespace
 
-nlohmann::json explain_json(const RewriteReport& report) {
+nlohmann::json explain_json(const Report& report) {
   nlohmann::json all = nlohmann::json::array();
   for (const Half& half : report.halves) {
     const Partition& partition = half.partition;
@@ -272,7 +272,7 @@ nlohmann::json explain_json(const RewriteReport& report) {
   return all.size() == 1 ? all[0] : all;
 }
 
-nlohmann::json report_json(const RewriteReport& report) {
+nlohmann::json report_json(const Report& report) {
   nlohmann::json kernels = nlohmann::json::array();
   std::size_t calls = 0;
   for (const Half& half : report.halves) {

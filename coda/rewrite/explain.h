@@ -20,7 +20,7 @@ struct Half {
   std::vector<std::optional<int>> layers;  // of each step: that of a stack it mainly works for
 };
 
-struct RewriteReport {
+struct Report {
   Program block;  // as it was given
   Sizes sizes;
   std::vector<Half> halves;  // forward, then backward where there is one
@@ -31,9 +31,9 @@ struct RewriteReport {
 
 // Rewrites the block and counts. The unfused sequence is that of the block as it was given, and of
 // its plain gradient. Throws ProgramError where `sizes` lacks a name.
-RewriteReport report(const Program& block, const Sizes& sizes, const RewriteOptions& options = {});
-RewriteReport report(const Program& block, const GradOptions& gradients, const Sizes& sizes,
-                     const RewriteOptions& options = {});
+Report report(const Program& block, const Sizes& sizes, const RewriteOptions& options = {});
+Report report(const Program& block, const GradOptions& gradients, const Sizes& sizes,
+              const RewriteOptions& options = {});
 
 // The layer of a stack that each step mainly works for: that of the weights that its products and
 // gathers read or make the gradients of, else that of the values it reads. nullopt: an end of the
@@ -42,20 +42,20 @@ std::vector<std::optional<int>> layers_of(const Schedule& schedule, std::span<co
 
 // A table for each half: each statement with its kernel and the reason; each kernel's bytes and
 // flops; the same for the unfused sequence. Then what was not applied, and why.
-std::string explain(const RewriteReport& report);
+std::string explain(const Report& report);
 std::string explain(const Program& block, const Sizes& sizes);
 
 // Each kernel's bytes and flops, the totals, the unfused sequence's and the ideal ones.
-std::string ledger_text(const RewriteReport& report);
+std::string ledger_text(const Report& report);
 
 // For each half {"block", "phase", "statements": [{"statement", "line", "kernel", "reason"}],
 // "kernels", "total", "unfused", "notes"}; a kernel is an index into "kernels", null where nothing
 // computes the statement. Kernels are as in report_json. One half alone is no array.
-nlohmann::json explain_json(const RewriteReport& report);
+nlohmann::json explain_json(const Report& report);
 
 // {"kernels": [{"phase", "kind", "layer", "name", "text", "bytes_read", "bytes_written", "flops"}],
 // "ledger": {"total", "unfused", "ideal"}, "saved", "notes"}; kernels in order, a layer may be
 // null.
-nlohmann::json report_json(const RewriteReport& report);
+nlohmann::json report_json(const Report& report);
 
 }  // namespace coda

@@ -110,7 +110,7 @@ bool accumulates(const Program& program) {
 
 class Picture {
  public:
-  explicit Picture(const RewriteReport& report) : report_(report) {
+  explicit Picture(const Report& report) : report_(report) {
     for (std::size_t h = 0; h < report.halves.size(); ++h) {
       boxes_[h] = boxes_of(report.halves[h]);
       connect(h);
@@ -471,7 +471,7 @@ class Picture {
     double y, height;
   };
 
-  const RewriteReport& report_;
+  const Report& report_;
   Svg svg_;
   std::array<std::vector<Box>, 2> boxes_;
   std::array<std::vector<Flow>, 2> flows_;
@@ -486,11 +486,11 @@ class Picture {
 
 }  // namespace
 
-std::string picture(const RewriteReport& report) {
+std::string picture(const Report& report) {
   return Picture(report).text();
 }
 
-void write_picture(const RewriteReport& report, const std::string& path) {
+void write_picture(const Report& report, const std::string& path) {
   write_file(path, picture(report));
 }
 

@@ -10,9 +10,9 @@ namespace coda {
 // Forward runs down on the left, backward up on the right, the layers of a stack side by side. A
 // box is a kernel, a line a tensor as thick as its bytes; those between the columns are what
 // forward keeps for backward. A bar compares the bytes moved with those of the unfused sequence.
-std::string picture(const RewriteReport& report);
+std::string picture(const Report& report);
 
 // The picture as a file, replaced as a whole. Throws ProgramError where it cannot be written.
-void write_picture(const RewriteReport& report, const std::string& path);
+void write_picture(const Report& report, const std::string& path);
 
 }  // namespace coda

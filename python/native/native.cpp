@@ -190,7 +190,7 @@ json explained(const json& request) {
   const Program& block = module.find(request.value("name", ""));
   const Sizes sizes = bind_sizes(block, request.value("sizes", Sizes()));
   const GradOptions gradients{.of = strings(request, "of"), .wrt = strings(request, "wrt")};
-  const RewriteReport made =
+  const Report made =
       request.value("grad", false) ? report(block, gradients, sizes) : report(block, sizes);
   return report_json(made);
 }
