@@ -21,7 +21,7 @@ struct Tile {
   auto operator<=>(const Tile&) const = default;
 };
 
-Tile tile_of(const TileShare& piece) {
+Tile tile_of(const Piece& piece) {
   return {piece.tile >> 28, piece.tile >> 14 & 0x3fff, piece.tile & 0x3fff};
 }
 
@@ -30,7 +30,7 @@ std::int64_t column_tiles(const TileGrid& grid, const OrderOptions& options) {
 }
 
 // Columns x k steps.
-std::int64_t cost_of(const TileShare& piece, const std::vector<TileGrid>& spaces,
+std::int64_t cost_of(const Piece& piece, const std::vector<TileGrid>& spaces,
                      const OrderOptions& options) {
   const Tile tile = tile_of(piece);
   const std::int64_t left = spaces[tile.space].columns - tile.column * options.tile_columns;
@@ -38,8 +38,8 @@ std::int64_t cost_of(const TileShare& piece, const std::vector<TileGrid>& spaces
   return (narrow ? options.narrow : options.tile_columns) * (piece.last - piece.first);
 }
 
-std::vector<std::vector<TileShare>> lists_of(const Order& order, int workers) {
-  std::vector<std::vector<TileShare>> lists(static_cast<std::size_t>(workers));
+std::vector<std::vector<Piece>> lists_of(const Order& order, int workers) {
+  std::vector<std::vector<Piece>> lists(static_cast<std::size_t>(workers));
   for (std::size_t i = 0; i < order.pieces.size(); ++i) {
     if (order.pieces[i].tile == kNoTile) continue;
     lists[i % static_cast<std::size_t>(workers)].push_back(order.pieces[i]);
@@ -52,7 +52,7 @@ std::vector<std::int64_t> loads_of(const Order& order, const std::vector<TileGri
   std::vector<std::int64_t> loads;
   for (const auto& list : lists_of(order, options.workers)) {
     loads.push_back(0);
-    for (const TileShare& piece : list) loads.back() += cost_of(piece, spaces, options);
+    for (const Piece& piece : list) loads.back() += cost_of(piece, spaces, options);
   }
   return loads;
 }
@@ -78,7 +78,7 @@ bool everyone_finishes(const Order& order, int workers) {
     moved = false;
     for (std::size_t w = 0; w < lists.size(); ++w) {
       while (next[w] < lists[w].size()) {
-        const TileShare& piece = lists[w][next[w]];
+        const Piece& piece = lists[w][next[w]];
         const std::uint32_t parts = piece.fix >> 16, area = piece.fix & 0xffff;
         if (parts == kPart) {
           left.insert(area);
@@ -112,8 +112,8 @@ void expect_sound(const std::vector<TileGrid>& spaces, const OrderOptions& optio
       ended = none;
     }
   }
-  std::map<Tile, std::vector<TileShare>> tiles;
-  for (const TileShare& piece : order.pieces) {
+  std::map<Tile, std::vector<Piece>> tiles;
+  for (const Piece& piece : order.pieces) {
     if (piece.tile != kNoTile) tiles[tile_of(piece)].push_back(piece);
   }
   std::size_t count = 0;
@@ -129,9 +129,9 @@ void expect_sound(const std::vector<TileGrid>& spaces, const OrderOptions& optio
   for (auto& [tile, pieces] : tiles) {
     SCOPED_TRACE("space " + std::to_string(tile.space) + ", tile " + std::to_string(tile.row) +
                  ", " + std::to_string(tile.column));
-    std::ranges::sort(pieces, {}, &TileShare::first);
+    std::ranges::sort(pieces, {}, &Piece::first);
     std::int64_t step = 0;
-    for (const TileShare& piece : pieces) {
+    for (const Piece& piece : pieces) {
       ASSERT_EQ(piece.first, step) << "a k step twice, or never";
       ASSERT_LT(piece.first, piece.last);
       step = piece.last;
@@ -146,7 +146,7 @@ void expect_sound(const std::vector<TileGrid>& spaces, const OrderOptions& optio
       ASSERT_LT(area + p, order.areas);
     }
     if (parts > 0) {
-      for (const TileShare& piece : pieces) EXPECT_GE(piece.last - piece.first, options.shortest);
+      for (const Piece& piece : pieces) EXPECT_GE(piece.last - piece.first, options.shortest);
     }
   }
   EXPECT_EQ(static_cast<std::int64_t>(areas.size()), order.areas);
@@ -168,9 +168,8 @@ void expect_sound(const std::vector<TileGrid>& spaces, const OrderOptions& optio
   const std::vector<std::uint32_t> table = order.table();
   ASSERT_EQ(table.size(), order.pieces.size() * 4);
   for (std::size_t i = 0; i < order.pieces.size(); ++i) {
-    const TileShare& piece = order.pieces[i];
-    ASSERT_EQ((TileShare{table[4 * i], table[4 * i + 1], table[4 * i + 2], table[4 * i + 3]}),
-              piece);
+    const Piece& piece = order.pieces[i];
+    ASSERT_EQ((Piece{table[4 * i], table[4 * i + 1], table[4 * i + 2], table[4 * i + 3]}), piece);
   }
 }
 
@@ -218,7 +217,7 @@ TEST(TileOrder, LongTilesAreCutAlike) {
       .narrow = 64, .depth = 2004, .shortest = 16, .row_bytes = 16384, .column_bytes = 24576};
   const Order order = tile_order({{32, 4096}}, options);
   std::set<std::uint32_t> cuts;
-  for (const TileShare& piece : order.pieces) {
+  for (const Piece& piece : order.pieces) {
     if (piece.tile != kNoTile && piece.fix != 0) cuts.insert({piece.first, piece.last});
   }
   EXPECT_GT(order.areas, 0);

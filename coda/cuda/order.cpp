@@ -9,7 +9,7 @@
 namespace coda::cuda {
 namespace {
 
-constexpr std::uint32_t kPart = 0xffff;  // of TileShare::fix: not the owner
+constexpr std::uint32_t kPart = 0xffff;  // of Piece::fix: not the owner
 
 // What a part costs in k steps, beside its own: the worker that leaves it, the owner that adds it.
 constexpr std::int64_t kLeave = 4, kAdd = 9;
@@ -30,7 +30,7 @@ std::uint32_t tile_word(std::size_t space, std::int64_t row, std::int64_t column
 
 // What every worker has to do.
 struct Lists {
-  std::vector<std::vector<TileShare>> pieces;
+  std::vector<std::vector<Piece>> pieces;
   std::vector<std::int64_t> load;  // columns x k steps
   std::int64_t areas = 0;
 
@@ -42,16 +42,16 @@ struct Lists {
 Lists shared(const std::vector<std::int64_t>& load, const std::vector<Entry>& tiles,
              std::int64_t limit, const OrderOptions& options) {
   const std::int64_t depth = options.depth;
-  Lists lists{std::vector<std::vector<TileShare>>(load.size()), load};
+  Lists lists{std::vector<std::vector<Piece>>(load.size()), load};
   std::vector<std::size_t> order(load.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return load[a] < load[b]; });
   std::size_t at = 0;
-  std::vector<std::vector<TileShare>> owners(lists.pieces.size());
+  std::vector<std::vector<Piece>> owners(lists.pieces.size());
   for (const Entry& tile : tiles) {
     std::int64_t first = 0, parts = 0;
-    TileShare* owner = nullptr;
+    Piece* owner = nullptr;
     std::size_t owner_worker = 0;
     while (first < depth) {
       const auto room = [&] {
@@ -61,8 +61,8 @@ Lists shared(const std::vector<std::int64_t>& load, const std::vector<Entry>& ti
       std::int64_t steps = std::max(room(), options.shortest);
       if (at + 1 == order.size() || depth - first - steps < options.shortest) steps = depth - first;
       const std::size_t worker = order[at];
-      TileShare piece{tile.tile, static_cast<std::uint32_t>(first),
-                      static_cast<std::uint32_t>(first + steps), 0};
+      Piece piece{tile.tile, static_cast<std::uint32_t>(first),
+                  static_cast<std::uint32_t>(first + steps), 0};
       if (first == 0) {
         owners[worker].push_back(piece);
         owner = &owners[worker].back();
@@ -92,7 +92,7 @@ Lists shared(const std::vector<std::int64_t>& load, const std::vector<Entry>& ti
 // Every tile in so many equal pieces, those of the same k steps at the same time.
 Lists cut_alike(const std::vector<std::int64_t>& load, const std::vector<Entry>& tiles,
                 std::int64_t count, const OrderOptions& options) {
-  Lists lists{std::vector<std::vector<TileShare>>(load.size()), load};
+  Lists lists{std::vector<std::vector<Piece>>(load.size()), load};
   for (std::int64_t turn = 1; turn <= count; ++turn) {
     const std::int64_t at = turn % count;  // owners, who have the first steps, come last
     for (std::size_t t = 0; t < tiles.size(); ++t) {
@@ -165,7 +165,7 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   const auto workers = static_cast<std::size_t>(options.workers);
   const std::span first_wave(tiles.data(), std::min(workers, tiles.size()));
   const bool beyond_l2 = operand_bytes(first_wave, options) > kMostInL2;
-  Lists lists{std::vector<std::vector<TileShare>>(workers), std::vector<std::int64_t>(workers, 0)};
+  Lists lists{std::vector<std::vector<Piece>>(workers), std::vector<std::int64_t>(workers, 0)};
   const std::vector<std::int64_t>& load = lists.load;
   const auto put = [&](Lists& to, std::size_t worker, const Entry& entry) {
     to.pieces[worker].push_back({entry.tile, 0, static_cast<std::uint32_t>(options.depth), 0});
@@ -191,7 +191,7 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   std::stable_sort(last.begin(), last.end(),
                    [](const Entry& a, const Entry& b) { return a.cost > b.cost; });
   // What does not fill a wave: whole, each to who has least behind it …
-  Lists rest{std::vector<std::vector<TileShare>>(workers), load};
+  Lists rest{std::vector<std::vector<Piece>>(workers), load};
   for (const Entry& entry : last) {
     put(rest, static_cast<std::size_t>(std::ranges::min_element(rest.load) - rest.load.begin()),
         entry);
@@ -226,7 +226,7 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
   for (const auto& list : lists.pieces) most = std::max(most, list.size());
   for (std::size_t i = 0; i < most; ++i) {
     for (const auto& list : lists.pieces) {
-      order.pieces.push_back(i < list.size() ? list[i] : TileShare{kNoTile});
+      order.pieces.push_back(i < list.size() ? list[i] : Piece{kNoTile});
     }
   }
   return order;
@@ -234,7 +234,7 @@ Order tile_order(const std::vector<TileGrid>& spaces, const OrderOptions& option
 
 std::vector<std::uint32_t> Order::table() const {
   std::vector<std::uint32_t> words;
-  for (const TileShare& piece : pieces) {
+  for (const Piece& piece : pieces) {
     words.insert(words.end(), {piece.tile, piece.first, piece.last, piece.fix});
   }
   return words;

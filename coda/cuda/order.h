@@ -25,23 +25,23 @@ struct OrderOptions {
 };
 
 // One piece of work, as device/sm90_gemm.cuh reads it.
-struct TileShare {
+struct Piece {
   std::uint32_t tile = 0;             // space << 28 | row << 14 | column; kNoTile: none
   std::uint32_t first = 0, last = 0;  // k steps
   std::uint32_t fix = 0;              // parts << 16 | area; of a part 0xffff << 16 | area
-  bool operator==(const TileShare&) const = default;
+  bool operator==(const Piece&) const = default;
 };
 inline constexpr std::uint32_t kNoTile = ~std::uint32_t{0};
 inline constexpr std::int64_t kMaxTiles = 1 << 14;  // along rows and along columns
 
-// Share i·workers + w is worker w's i-th, or none after its last. Tiles go in groups of rows,
+// Piece i·workers + w is worker w's i-th, or none after its last. Tiles go in groups of rows,
 // column by column, so that concurrent ones share operands in L2; in each wave the narrow ones go
 // to the workers with most behind them. What does not fill a last wave is shared out along k, or
 // goes to those with least. Where its operands fit into L2, every worker gets what it lacks
 // (stream-K); where they do not, all tiles are cut at the same places, so that those who work at
 // the same time read the same.
 struct Order {
-  std::vector<TileShare> pieces;
+  std::vector<Piece> pieces;
   std::int64_t longest = 0;                  // columns x k steps of the busiest worker
   std::int64_t areas = 0;                    // fix-up areas: parts that are not owners
   bool beyond_l2 = false;                    // the operands of a wave exceed it
