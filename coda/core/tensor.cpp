@@ -77,14 +77,18 @@ bool Tensor::is_dense() const {
 }
 
 std::optional<std::int64_t> bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
-  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
+  // NOTE: of an empty tensor too: its strides are products of its other extents.
+  std::int64_t elements = 1;
   bool empty = false;
   bool overflow = false;
   for (const std::int64_t extent : shape) {
     empty |= extent == 0;
-    overflow |= __builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes);
+    overflow |= __builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements);
   }
+  if (overflow) return std::nullopt;
   if (empty) return 0;
+  std::int64_t bytes = 0;
+  overflow = __builtin_mul_overflow(elements, static_cast<std::int64_t>(size_of(dtype)), &bytes);
   if (overflow || bytes > (std::int64_t{1} << 62)) return std::nullopt;
   return bytes;
 }

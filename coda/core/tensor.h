@@ -27,7 +27,7 @@ struct Tensor {
   bool is_dense() const;          // row-major with no gaps
 };
 
-// Bytes of a dense tensor; nullopt where that passes 2^62, which no file and no memory holds.
+// Bytes of a dense tensor; nullopt past 2^62, and where an empty one's strides would pass 2^63.
 std::optional<std::int64_t> bytes_of(DType dtype, const std::vector<std::int64_t>& shape);
 
 std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape);
