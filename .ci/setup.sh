@@ -8,7 +8,7 @@ stop() {
   exit 1
 }
 
-# A package of Debian, and the command or the header that shows that it is there.
+# A package of Debian, and the command, the header or the file that shows that it is there.
 readonly build_packages=(
   "g++ g++"
   "cmake cmake"
@@ -19,6 +19,10 @@ readonly build_packages=(
   "libcli11-dev CLI/CLI.hpp"
   "libhwy-dev hwy/highway.h"
 )
+readonly fuzz_packages=(
+  "clang-16 clang++-16"
+  "libclang-rt-16-dev /usr/lib/llvm-16/lib/clang/16/include/fuzzer/FuzzedDataProvider.h"
+)
 readonly text_packages=("bible-kjv bible" "bible-kjv-text bible")
 
 # Installs the packages of the "package probe" arguments whose probe is missing. A user who is not
@@ -28,6 +32,7 @@ need_packages() {
   for entry in "$@"; do
     read -r package probe <<<"$entry"
     case $probe in
+      /*) [[ -e $probe ]] || missing+=("$package") ;;
       */*) [[ -e /usr/include/$probe || -e /usr/local/include/$probe ]] || missing+=("$package") ;;
       *) command -v "$probe" >/dev/null || missing+=("$package") ;;
     esac

@@ -76,6 +76,13 @@ void sizes_from_shape(const Type& type, const Tensor& tensor, Sizes& sizes) {
   }
 }
 
+template <class Names>
+std::string listed(const Names& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all.empty() ? "none" : all;
+}
+
 }  // namespace
 
 std::pair<std::string, std::string> assignment_from(const std::string& text) {
@@ -119,9 +126,10 @@ BoundInputs bind_inputs(const Program& program, const std::vector<std::string>& 
     }
     auto [name, source] = assignment_from(entry);
     if (std::ranges::find(known, name) == known.end()) {
-      throw ProgramError(
-          "`" + program.name() + "` has no parameter or dimension `" + name + "`",
-          suggestion(name, known, "see its parameters and their dimensions: coda print"));
+      throw ProgramError("`" + program.name() + "` has no parameter or dimension `" + name + "`",
+                         suggestion(name, known,
+                                    "name one of: " + listed(known) +
+                                        "; dimensions: " + listed(dimensions_of(program))));
     }
     if (!sources.emplace(name, source).second) {
       throw ProgramError("the input `" + name + "` is given twice", "give it once");

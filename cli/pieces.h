@@ -12,7 +12,7 @@ namespace coda {
 
 using cuda::machine_plan;
 using cuda::machine_target;
-using cuda::Piece;
+using Piece = cuda::KernelPiece;
 using cuda::pieces_of;
 
 // A program as it is, a schedule, or the schedule that rewriting makes of a block; with all sizes.

@@ -108,7 +108,8 @@ Sizes sizes_from(const std::vector<std::string>& assignments) {
       if (error != std::errc() || stop != end) number = -1;
     }
     if (number < 0) {
-      throw ProgramError("`" + text + "` is not a size", "write --size NAME=NUMBER, like M=128");
+      throw ProgramError("`" + text + "` is not a size",
+                         "write --size NAME=NUMBER, like M=128: a whole number, 0 or more");
     }
     const std::string name = text.substr(0, equals);
     if (!sizes.emplace(name, number).second) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A new fused operator in a string: checked against PyTorch, timed beside it, and trained through."""
+"""A new fused operator in a string: checked against PyTorch, timed beside it, trained through."""
 
 import torch
 import torch.nn.functional as F

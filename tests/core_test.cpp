@@ -341,6 +341,8 @@ TEST(TensorView, OwnsAlignedZeroedMemory) {
                ProgramError);
   EXPECT_EQ(bytes_of(DType::f32, {std::int64_t{1} << 61, 0}), 0);
   EXPECT_EQ(bytes_of(DType::f32, {std::int64_t{1} << 61}), std::nullopt);
+  EXPECT_EQ(bytes_of(DType::f32, {0, std::int64_t{1} << 61, 4}), std::nullopt)
+      << "its strides overflow";
 }
 
 // ---- pool ----

@@ -1,5 +1,6 @@
 # tests/include_direction.py: what the architecture says of the source tree, checked on its text.
-"""Checks the tree: who may include whom, sizes, names, head comments, environment reads.
+"""Checks the tree: who may include whom, sizes, names, head comments, environment
+reads, allocations.
 
 Usage: python3 tests/include_direction.py [ROOT]. Prints each fault as file:line: what, rule; exits
 with 1 if there is one. First it runs its own tests (test_*, which pytest collects too): each rule
@@ -29,7 +30,8 @@ MAY_INCLUDE = {
 }
 MODEL = MAY_INCLUDE["model"]
 # Outside coda/: the model too; tests may see everything.
-OUTSIDE = {folder: MODEL | {"model"} for folder in ["cli", "python", "bench"]} | {"tests": None}
+OUTSIDE = {folder: MODEL | {"model"} for folder in ["cli", "python", "bench"]} | {
+    "tests": None, "examples": MODEL - {"algebra", "model"}}
 
 CODE = {".h", ".cpp", ".cuh", ".cu", ".def"}
 TEXT = CODE | {".py", ".coda", ".cmake", ".sh"}
@@ -39,6 +41,8 @@ VAGUE = re.compile(r"(^|_)(utils?|helpers?|common|misc)(_|$)")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 ENVIRONMENT = re.compile(r"\b(secure_getenv|getenv|environ)\b")
 ENVIRONMENT_READER = "coda/core/flags.cpp"
+ALLOCATES = re.compile(r"\b(aligned_alloc|posix_memalign|malloc|calloc|realloc)\s*\(")
+ALLOCATOR = "coda/core/allocator.cpp"
 THIS = "tests/include_direction.py"
 
 
@@ -99,11 +103,31 @@ def code_faults(root, path, lines):
         reader = path.parts[0] == "tests" or str(path) == ENVIRONMENT_READER
         if not reader and ENVIRONMENT.search(line.split("//")[0]):
             yield number, f"reads the environment: only {ENVIRONMENT_READER} may"
+        library = path.parts[:1] == ("coda",) and str(path) != ALLOCATOR
+        if library and ALLOCATES.search(line.split("//")[0]):
+            yield number, f"allocates: only {ALLOCATOR} may, for the caller's allocator"
+
+
+NAMESPACE = re.compile(r"namespace\s*([\w:]*)\s*\{")
+NAMESPACE_END = re.compile(r"\}\s*// namespace")
+TYPE = re.compile(r"(?:struct|class|enum class)\s+(?:alignas\(\w+\)\s+)?(\w+(?:::\w+)*)[^;]*\{")
+
+
+def types(lines):
+    """(line, name with its namespaces) of each type that other files could define too."""
+    spaces = []
+    for number, line in enumerate(lines, 1):
+        if opened := NAMESPACE.match(line):
+            spaces.append(opened[1])
+        elif NAMESPACE_END.match(line) and spaces:
+            spaces.pop()
+        elif (found := TYPE.match(line)) and "" not in spaces:
+            yield number, "::".join(spaces + [found[1]])
 
 
 def faults(root):
     """Every fault of the tree under `root`, as "file:line: what"."""
-    found = []
+    found, defined = [], {}
     for path in sources(root):
         report = lambda line, what: found.append(f"{path}:{line}: {what}")
         lines = (root / path).read_text(encoding="utf-8").splitlines()
@@ -125,6 +149,12 @@ def faults(root):
             continue
         for number, what in code_faults(root, path, lines):
             report(number, what)
+        if path.parts[0] != "coda":
+            continue
+        for number, name in types(lines):
+            there = defined.setdefault(name, path)
+            if there != path:  # the linker keeps one destructor for both
+                report(number, f"{name} is defined in {there} too: give one another name")
     return found
 
 
@@ -213,6 +243,22 @@ def test_only_flags_reads_the_environment():
     assert "reads the environment" in faults_of({"cli/a.cpp": read})[0]
     assert faults_of({ENVIRONMENT_READER: read, "tests/a_test.cpp": read}) == []
     assert faults_of({"coda/core/a.cpp": "// getenv is not for us\n"}) == []
+
+
+def test_a_type_has_one_definition():
+    body = "namespace coda {\nstruct Part {\n};\n}  // namespace coda\n"
+    hidden = body.replace("struct", "namespace {\nstruct").replace("};", "};\n}  // namespace")
+    a, b = "coda/core/a.h", "coda/check/b.h"
+    assert "coda::Part is defined in" in faults_of({a: body, b: body})[0]
+    assert faults_of({a: body, b: hidden}) == []
+    assert faults_of({a: body, b: body.replace("coda", "coda::check")}) == []
+
+
+def test_only_the_allocator_allocates():
+    take = "void* memory = std::aligned_alloc(64, 128);\n"
+    assert "allocates: only" in faults_of({"coda/core/a.cpp": take})[0]
+    assert "allocates: only" in faults_of({"coda/core/a.cpp": "std::malloc(1);\n"})[0]
+    assert faults_of({ALLOCATOR: take, "tests/a_test.cpp": take, "cli/a.cpp": take}) == []
 
 
 def main():

@@ -2,8 +2,10 @@
 // blocks.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,9 @@ class RandomBlock {
  public:
   explicit RandomBlock(std::uint64_t seed)
       : random_(seed), builder_("random" + std::to_string(seed), Program::Kind::block) {}
+  // The same with each choice from a byte; the block ends where they do.
+  explicit RandomBlock(std::span<const std::uint8_t> choices)
+      : choices_(choices), builder_("chosen", Program::Kind::block) {}
 
   // A block of about `nodes` nodes; what nobody reads is a result.
   Program make(int nodes) && {
@@ -32,7 +37,7 @@ class RandomBlock {
     }
     ids_ = builder_.param("ids", {DType::i64, {m}});
     seed_ = builder_.param("seed", {DType::i64, {}});
-    for (int tries = 0; made_ < nodes && tries < 40 * nodes; ++tries) {
+    for (int tries = 0; made_ < nodes && tries < 40 * nodes && goes_on(); ++tries) {
       try {
         add();
       } catch (const ProgramError&) {  // ill-typed: another one
@@ -53,7 +58,14 @@ class RandomBlock {
   }
 
  private:
+  bool goes_on() const { return !choices_ || !choices_->empty(); }
   std::size_t one_of(std::size_t count) {
+    if (choices_) {
+      if (choices_->empty()) return 0;
+      const std::uint8_t choice = choices_->front();
+      choices_ = choices_->subspan(1);
+      return choice % count;
+    }
     return std::uniform_int_distribution<std::size_t>(0, count - 1)(random_);
   }
   template <class T>
@@ -157,6 +169,7 @@ class RandomBlock {
   }
 
   std::mt19937_64 random_;
+  std::optional<std::span<const std::uint8_t>> choices_;  // none: random
   Builder builder_;
   std::vector<Value> values_;
   Value ids_, seed_;

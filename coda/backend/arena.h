@@ -15,7 +15,7 @@ inline std::size_t aligned(std::size_t bytes) {
 }
 
 // Ranges of a growing address space: first fit, neighbours merged when they are free again.
-class Arena {
+class AddressSpace {
  public:
   std::size_t take(std::size_t bytes) {
     bytes = std::max(aligned(bytes), kAlign);  // an empty tensor has a place of its own too

@@ -24,7 +24,7 @@ class Kernel {
   // One tensor for each parameter and each result, of the compiled sizes and any strides (results:
   // no two elements at one address), in the backend's memory. Only results are written;
   // accumulating results are read too. `scratch` holds at least scratch_bytes(), 64-byte aligned,
-  // in the same memory, and is in use until the stream's work is done.
+  // in the same memory, and is in use until the stream's work is done. It need not be zeroed.
   using Run = std::function<void(std::span<const Tensor> params, std::span<const Tensor> results,
                                  std::span<std::byte> scratch, Stream stream)>;
   // Of a backend without streams.
@@ -55,13 +55,15 @@ class Kernel {
   std::string note_;
 };
 
+// Immutable: any thread may call every function, several at once. A Kernel needs its backend no
+// more.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   // Why this backend cannot run the program; nullopt: it can.
   virtual std::optional<std::string> refusal(const Checked& program, const Sizes& sizes) const = 0;
-  // Throws Unsupported with the refusal.
+  // Throws Unsupported with the refusal, and ProgramError as bind_sizes does.
   virtual Kernel compile(const Checked& program, const Sizes& sizes) const = 0;
   // The same of several, in their order; for backends that compile them beside one another. Tensors
   // of the strides that the runs to come will have, without data; none: they will be dense. Runs

@@ -38,8 +38,9 @@ void Executable::require(std::span<const Tensor> params, std::span<const Tensor>
   fits("parameter", params_, params);
   fits("result", results_, results);
   if (scratch.size() < scratch_bytes_) {
-    throw InternalError(name_ + " was given " + std::to_string(scratch.size()) +
-                        " bytes of scratch and needs " + std::to_string(scratch_bytes_));
+    throw ProgramError(name_ + " was given " + std::to_string(scratch.size()) +
+                           " bytes of scratch and needs " + std::to_string(scratch_bytes_),
+                       "give as many as scratch_bytes() says");
   }
 }
 

@@ -15,21 +15,24 @@
 namespace coda {
 
 // A schedule compiled for one set of sizes. run() is safe from several threads, each with its own
-// scratch.
+// scratch. Needs neither the schedule nor the backend any more.
 class Executable {
  public:
   // Strides in elements of parameters and results by name, an entry for each dim.
   using Strides = std::map<std::string, std::vector<std::int64_t>>;
 
   // Checks and compiles every step (equal steps once). `expected`: of tensors that will not be
-  // dense; others work too, after what the backend must do for them first. Throws ProgramError or
-  // Unsupported.
+  // dense; others work too, after what the backend must do for them first. Throws ProgramError
+  // (check, bind_sizes) or Unsupported (the backend).
   Executable(const Schedule& schedule, const Backend& backend, const Sizes& sizes,
              const Strides& expected = {});
 
   std::size_t scratch_bytes() const { return scratch_bytes_; }
-  // Tensors in the order of the schedule's params and results; they and the scratch lie in the
-  // backend's memory. Allocates nothing there and waits for nothing.
+  // Tensors in the order of the schedule's params and results, of the compiled dtypes and extents;
+  // they and the scratch (64-byte aligned, scratch_bytes() of it, not zeroed) lie in the backend's
+  // memory and stay the caller's. Only results are written, accumulating ones read too. Allocates
+  // nothing there and waits for nothing. Throws ProgramError, before anything runs, where a tensor
+  // does not fit or the scratch is too small.
   void run(std::span<const Tensor> params, std::span<const Tensor> results,
            std::span<std::byte> scratch, Stream stream = {}) const;
 

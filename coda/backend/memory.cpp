@@ -5,23 +5,18 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "coda/core/error.h"
+#include "coda/core/allocator.h"
 
 namespace coda {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-
 Memory make_host_memory() {
   Memory host;
   host.allocate = [](std::size_t bytes) {
-    void* memory = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
-    if (memory != nullptr) return memory;
-    throw ProgramError("no memory for " + std::to_string(bytes >> 20) + " MiB",
-                       "use smaller sizes, or a machine with more memory");
+    return coda::allocate(bytes, "tensors or scratch");
   };
   host.release = [](void* memory) {
-    std::free(memory);
+    coda::release(memory);
   };
   host.copy_in = [](void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);

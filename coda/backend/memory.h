@@ -33,6 +33,7 @@ struct Memory {
   std::function<void(Stream stream)> wait;
 };
 
+// That of coda/core/allocator.h. Everything is done when a function returns; streams are ignored.
 const Memory& host_memory();
 
 // Rows of bytes: `height` of `width` bytes, `pitch` bytes apart, from `offset` bytes after the

@@ -422,7 +422,7 @@ class Executable::Planner {
   const Sizes& sizes_;
   const Strides& expected_;
   Executable& to_;
-  Arena arena_;
+  AddressSpace arena_;
   std::map<std::string, Place> places_;
   std::map<std::string, std::size_t> last_use_;
   std::map<std::string, std::size_t> row_factors_;

@@ -13,7 +13,7 @@ namespace coda {
 namespace {
 
 // Nothing but one opaque call on parameters and constants, stored as it is.
-void check_opaque(const Program& program, Report& report) {
+void check_opaque(const Program& program, Mistakes& report) {
   const std::string rule = "an opaque call is a program of its own";
   int call = -1;
   const auto is_other = [&](const Node& node) {
@@ -49,7 +49,7 @@ const std::vector<Dim>& Checked::row_inner(std::size_t s, Value v) const {
   return row_inner_[s][static_cast<std::size_t>(v.id)];
 }
 
-std::optional<Checked> check_into(const Program& program, Report& report) {
+std::optional<Checked> check_into(const Program& program, Mistakes& report) {
   Checked checked;
   checked.program_ = std::make_shared<const Program>(program);
   const auto any = [&](const auto& holds) {
@@ -80,14 +80,14 @@ std::optional<Checked> check_into(const Program& program, Report& report) {
 }
 
 Checked check(const Program& program) {
-  Report report(program);
+  Mistakes report(program);
   std::optional<Checked> checked = check_into(program, report);
   if (!checked) throw ProgramError(report.diagnostics());
   return *std::move(checked);
 }
 
 std::optional<Checked> try_check(const Program& program) {
-  Report report(program, Wording::none);
+  Mistakes report(program, Wording::none);
   return check_into(program, report);
 }
 

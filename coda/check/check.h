@@ -108,7 +108,7 @@ struct Space {
   std::vector<int> results;  // indices into results() that this space stores
 };
 
-class Report;
+class Mistakes;
 
 class Checked {
  public:
@@ -124,7 +124,7 @@ class Checked {
   const std::vector<Dim>& row_inner(std::size_t s, Value v) const;
 
  private:
-  friend std::optional<Checked> check_into(const Program& program, Report& report);
+  friend std::optional<Checked> check_into(const Program& program, Mistakes& report);
   std::shared_ptr<const Program> program_;
   KernelKind kind_ = KernelKind::stream;
   std::vector<Space> spaces_;
@@ -132,7 +132,8 @@ class Checked {
   std::vector<std::vector<std::vector<Dim>>> row_inner_;  // [space][value][factor]
 };
 
-// Throws ProgramError with every broken rule: the statement, the types, the rule, the fix.
+// Throws ProgramError with every broken rule: the statement, the types, the rule, the fix. A
+// Checked shares the program with its copies, which any thread may read.
 Checked check(const Program& program);
 // The same; nullopt instead of the reasons, which takes much less time.
 std::optional<Checked> try_check(const Program& program);

@@ -14,8 +14,8 @@ bool is_row(const Draft& draft, const FactorRange& range) {
 
 }  // namespace
 
-Part::Part(const Program& program, std::span<const int> results,
-           const std::function<bool(Value)>& stop, const std::set<int>& untied)
+ProgramPart::ProgramPart(const Program& program, std::span<const int> results,
+                         const std::function<bool(Value)>& stop, const std::set<int>& untied)
     : present_(program.values().size()), places_(program) {
   std::vector<Value> stored;
   for (int r : results) stored.push_back(program.results()[static_cast<std::size_t>(r)].value);
@@ -36,8 +36,8 @@ Part::Part(const Program& program, std::span<const int> results,
     }
 }
 
-void assign_roles(const Program& program, Part& part, const std::map<std::size_t, Role>& of_set,
-                  Draft& draft) {
+void assign_roles(const Program& program, ProgramPart& part,
+                  const std::map<std::size_t, Role>& of_set, Draft& draft) {
   draft.roles.assign(program.values().size(), {});
   draft.row_inner.assign(program.values().size(), {});
   for (Value value : part.values()) {
@@ -51,7 +51,7 @@ void assign_roles(const Program& program, Part& part, const std::map<std::size_t
   }
 }
 
-void assign_rows(const Program& program, const Part& part, const EqualExtents& extents,
+void assign_rows(const Program& program, const ProgramPart& part, const EqualExtents& extents,
                  std::span<const FactorRange> seeds, Draft& draft) {
   const std::string rule = "all values of a tile run through its rows in one order";
   const std::string fix = "write two programs, or give the values the same row dimensions";

@@ -23,38 +23,38 @@ struct Draft {
   Space space;
   std::vector<std::vector<Role>> roles;     // [value][factor]; empty: not of this space
   std::vector<std::vector<Dim>> row_inner;  // the same
-  Report report;
+  Mistakes report;
 };
 
 // The part of a program that some results need, with its links.
-class Part {
+class ProgramPart {
  public:
   // `untied` nodes have no link between X and blocks(X).
-  Part(const Program& program, std::span<const int> results, const std::function<bool(Value)>& stop,
-       const std::set<int>& untied = {});
+  ProgramPart(const Program& program, std::span<const int> results,
+              const std::function<bool(Value)>& stop, const std::set<int>& untied = {});
 
   const std::vector<int>& nodes() const { return nodes_; }
   const std::vector<Link>& links() const { return links_; }
   // Values that the part reads, makes or stores, without products and what is behind them.
   const std::vector<Value>& values() const { return values_; }
   bool has(Value value) const { return present_[static_cast<std::size_t>(value.id)]; }
-  Places& places() { return places_; }
+  PlaceSets& places() { return places_; }
 
  private:
   std::vector<int> nodes_;
   std::vector<Link> links_;
   std::vector<Value> values_;
   std::vector<char> present_;
-  Places places_;
+  PlaceSets places_;
 };
 
 // Fills roles of every value of the part from the roles of sets of places; sets without one are
 // local.
-void assign_roles(const Program& program, Part& part, const std::map<std::size_t, Role>& of_set,
-                  Draft& draft);
+void assign_roles(const Program& program, ProgramPart& part,
+                  const std::map<std::size_t, Role>& of_set, Draft& draft);
 // Fills row_inner from seeds, by links and then by names. Refuses rows in two orders, rows that
 // nothing orders, and values that have both X and blocks(X) as rows.
-void assign_rows(const Program& program, const Part& part, const EqualExtents& extents,
+void assign_rows(const Program& program, const ProgramPart& part, const EqualExtents& extents,
                  std::span<const FactorRange> seeds, Draft& draft);
 
 // The factors of a value that have a role, in order.

@@ -206,7 +206,7 @@ std::vector<int> needed_nodes(const Program& program, std::span<const Value> val
   return nodes;
 }
 
-Places::Places(const Program& program) {
+PlaceSets::PlaceSets(const Program& program) {
   std::size_t total = 0;
   for (const ValueInfo& value : program.values()) {
     offsets_.push_back(total);
@@ -215,12 +215,12 @@ Places::Places(const Program& program) {
   for (std::size_t place = 0; place < total; ++place) parent_.push_back(place);
 }
 
-std::size_t Places::root(std::size_t place) {
+std::size_t PlaceSets::root(std::size_t place) {
   while (parent_[place] != place) place = parent_[place] = parent_[parent_[place]];
   return place;
 }
 
-void Places::unite(const FactorRange& a, const FactorRange& b) {
+void PlaceSets::unite(const FactorRange& a, const FactorRange& b) {
   std::vector<std::size_t> all;
   for (const FactorRange& range : {a, b})
     for (std::size_t f = 0; f < range.count; ++f)

@@ -47,9 +47,9 @@ std::vector<int> needed_nodes(const Program& program, std::span<const Value> val
                               const std::function<bool(Value)>& stop);
 
 // Sets of (value, factor) places, united by links.
-class Places {
+class PlaceSets {
  public:
-  explicit Places(const Program& program);
+  explicit PlaceSets(const Program& program);
   std::size_t at(Value value, std::size_t factor) const {
     return offsets_[static_cast<std::size_t>(value.id)] + factor;
   }

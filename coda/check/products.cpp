@@ -29,10 +29,11 @@ bool has_any(const Program& program, Value value, const Dim& axis) {
 
 // What to write instead of a product of a computed operand.
 std::string operand_fix(const Program& program, const Node& product, std::size_t side,
-                        const Report& report) {
+                        const Mistakes& report) {
   const Value operand = product.args[side], other = product.args[1 - side];
   const Node& node = program.node(operand);
-  const std::string store = "store it in an earlier program";
+  const std::string store =
+      "store it in an earlier program, or declare a `block`, which `coda rewrite` cuts";
   if (node.op != Op::mul && node.op != Op::div) return store;
   for (std::size_t s : {0, 1}) {
     const Value scale = node.args[s], rest = node.args[1 - s];
@@ -46,7 +47,7 @@ std::string operand_fix(const Program& program, const Node& product, std::size_t
   return store;
 }
 
-void refuse_operand(const Program& program, int index, std::size_t side, Report& report) {
+void refuse_operand(const Program& program, int index, std::size_t side, Mistakes& report) {
   const Node& node = program.nodes()[static_cast<std::size_t>(index)];
   const Value operand = node.args[side];
   report.refuse(index,
@@ -78,7 +79,7 @@ void turn(Product& product) {
   for (Accumulator::Term& term : product.accumulator.terms) std::swap(term.left, term.right);
 }
 
-Products find_products(const Program& program, std::span<const char> inputs, Report& report) {
+Products find_products(const Program& program, std::span<const char> inputs, Mistakes& report) {
   Products products;
   products.of_value.assign(program.values().size(), -1);
   const std::vector<int> uses = use_counts(program);

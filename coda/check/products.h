@@ -22,7 +22,7 @@ struct Products {
 };
 
 // Rule 1 (operands are inputs) and rule 2 (products that are added up are one accumulator).
-Products find_products(const Program& program, std::span<const char> inputs, Report& report);
+Products find_products(const Program& program, std::span<const char> inputs, Mistakes& report);
 
 // Rows become columns: the operands of every term change sides.
 void turn(Product& product);

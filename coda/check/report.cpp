@@ -4,12 +4,28 @@
 
 #include <utility>
 
+#include "coda/program/quote.h"
 #include "coda/program/text.h"
 
 namespace coda {
+namespace {
 
-void Report::refuse(int node, std::string message, const std::vector<Value>& values,
-                    std::string rule, std::string fix) {
+// A value's name, or the op that made it; where the printer gives it a name, which the statement
+// then shows, its statement: "t1 = x @ w".
+std::string introduced(const Program& program, Value value) {
+  const ValueInfo& info = program.value(value);
+  if (info.node < 0 || !info.name.empty()) return describe(program, value);
+  const std::string statement = print_node(program, static_cast<std::size_t>(info.node));
+  const std::size_t assigned = statement.find(" = ");
+  const bool is_single = assigned != std::string::npos && statement.find(',') > assigned &&
+                         statement.size() <= ast::kPiece;
+  return is_single ? statement : describe(program, value);
+}
+
+}  // namespace
+
+void Mistakes::refuse(int node, std::string message, const std::vector<Value>& values,
+                      std::string rule, std::string fix) {
   if (wording_ == Wording::none) {
     diagnostics_.resize(1);
     return;
@@ -22,7 +38,7 @@ void Report::refuse(int node, std::string message, const std::vector<Value>& val
     diagnostic.statement = print_node(*program_, i);
   }
   for (Value value : values)
-    diagnostic.types.push_back(describe(*program_, value) + ": " + program_->type(value).text());
+    diagnostic.types.push_back(introduced(*program_, value) + ": " + program_->type(value).text());
   diagnostic.message = std::move(message);
   diagnostic.rule = std::move(rule);
   diagnostic.fix = std::move(fix);
@@ -32,15 +48,15 @@ void Report::refuse(int node, std::string message, const std::vector<Value>& val
   diagnostics_.push_back(std::move(diagnostic));
 }
 
-std::string Report::text(int node) const {
+std::string Mistakes::text(int node) const {
   return wording_ == Wording::none ? "" : expression(*program_, node);
 }
 
-std::string Report::text(Value value) const {
+std::string Mistakes::text(Value value) const {
   return wording_ == Wording::none ? "" : expression(*program_, value);
 }
 
-void Report::add(const Report& other) {
+void Mistakes::add(const Mistakes& other) {
   diagnostics_.insert(diagnostics_.end(), other.diagnostics_.begin(), other.diagnostics_.end());
 }
 

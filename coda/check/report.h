@@ -12,9 +12,9 @@ namespace coda {
 // Whether a report is for people, or only says that there are mistakes.
 enum class Wording : std::uint8_t { full, none };
 
-class Report {
+class Mistakes {
  public:
-  explicit Report(const Program& program, Wording wording = Wording::full)
+  explicit Mistakes(const Program& program, Wording wording = Wording::full)
       : program_(&program), wording_(wording) {}
 
   Wording wording() const { return wording_; }
@@ -28,7 +28,7 @@ class Report {
               std::string fix);
   bool empty() const { return diagnostics_.empty(); }
   const std::vector<Diagnostic>& diagnostics() const { return diagnostics_; }
-  void add(const Report& other);
+  void add(const Mistakes& other);
 
  private:
   const Program* program_;

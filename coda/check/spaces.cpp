@@ -75,7 +75,7 @@ bool share_operand(const Program& program, const Product& a, const Product& b) {
 
 // Every group is reachable from the first over operands in common.
 void require_related(const Program& program, const Products& products,
-                     const std::vector<std::vector<int>>& groups, Report& report) {
+                     const std::vector<std::vector<int>>& groups, Mistakes& report) {
   const auto related = [&](const std::vector<int>& a, const std::vector<int>& b) {
     for (int x : a)
       for (int y : b)
@@ -131,7 +131,7 @@ std::string frame(const Draft& draft) {
 
 // Results with the same dims, in one space where that can be; alone where it cannot.
 std::vector<Draft> spaces_by_dims(const Program& program, std::span<const char> inputs,
-                                  Report& report) {
+                                  Mistakes& report) {
   std::map<std::string, std::vector<int>> by_dims;
   std::vector<std::string> order;
   for (std::size_t r = 0; r < program.results().size(); ++r) {
@@ -163,7 +163,7 @@ std::vector<Draft> spaces_by_dims(const Program& program, std::span<const char> 
 }  // namespace
 
 std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inputs,
-                               const Products& products, Report& report) {
+                               const Products& products, Mistakes& report) {
   const std::vector<std::set<int>> sources = find_sources(program, products);
   const std::vector<std::vector<int>> groups = group_accumulators(sources, products.all.size());
   std::vector<std::vector<int>> results(groups.size());
@@ -187,7 +187,7 @@ std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inp
   if (!report.empty()) return drafts;
   for (int r : free) {
     const Result& result = program.results()[static_cast<std::size_t>(r)];
-    std::optional<Report> why;
+    std::optional<Mistakes> why;
     bool placed = false;
     for (const bool needed : {true, false})
       for (std::size_t g = 0; g < groups.size() && !placed; ++g) {
@@ -211,7 +211,7 @@ std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inp
 }
 
 std::vector<Draft> stream_spaces(const Program& program, std::span<const char> inputs,
-                                 Report& report) {
+                                 Mistakes& report) {
   std::vector<Draft> drafts;
   if (program.results().size() > 1) {  // most programs are one space
     std::vector<int> all(program.results().size());

@@ -10,9 +10,9 @@ namespace coda {
 // Rule 2: paired products share a space, side by side and stacked ones are spaces with an operand
 // in common.
 std::vector<Draft> gemm_spaces(const Program& program, std::span<const char> inputs,
-                               const Products& products, Report& report);
+                               const Products& products, Mistakes& report);
 // Results with the same rows, or with work in common, share a space.
 std::vector<Draft> stream_spaces(const Program& program, std::span<const char> inputs,
-                                 Report& report);
+                                 Mistakes& report);
 
 }  // namespace coda

@@ -70,7 +70,7 @@ class Stream {
   std::span<const char> inputs_;
   bool split_vectors_;
   std::set<int> untied_;
-  Part part_;
+  ProgramPart part_;
   EqualExtents extents_;
   Draft draft_;
   std::map<std::size_t, int> crossed_;     // sets that a node reads whole, and the node

@@ -71,7 +71,7 @@ class Tile {
 
   const Program& program_;
   std::span<const char> inputs_;
-  Part part_;
+  ProgramPart part_;
   EqualExtents extents_;
   Draft draft_;
   std::vector<Product> members_;

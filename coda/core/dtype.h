@@ -1,7 +1,8 @@
 // coda/core/dtype.h: element types, and the conversions that define their rounding.
 //
 // Every conversion to a narrower float rounds to nearest even, keeps NaN a NaN, and overflows to
-// infinity (f8e4m3, which has none, saturates to NaN as PyTorch's float8_e4m3fn does).
+// infinity (f8e4m3, which has none, saturates to NaN as PyTorch's float8_e4m3fn does). All
+// functions are pure: any thread may call them, and none throws.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ bool is_integer(DType dtype);  // i32 i64 u8; not bool
 // the range becomes its end, a NaN becomes 0).
 double round_to(DType dtype, double value);
 
-// Element `index` of an array of `dtype`, as a double and back. i64 beyond 2^53 loses low bits: use
+// Element `index` (in elements, from 0) of a dense array of `dtype`, as a double and back, rounded
+// as round_to does. The array need not be aligned. i64 beyond 2^53 loses low bits: use
 // load_integer.
 double load(DType dtype, const void* data, std::int64_t index);
 std::int64_t load_integer(DType dtype, const void* data, std::int64_t index);

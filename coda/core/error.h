@@ -1,8 +1,10 @@
 // coda/core/error.h: the three errors of the system, and the diagnostic that authors read.
 //
 // ProgramError: the author's or the caller's mistake (text, types, sizes, files); says how to fix
-// it. Unsupported: this target cannot do it, and why. InternalError: a fault of ours. Nothing in
-// the library exits, and nothing returns bool for failure.
+// it. Unsupported: this target cannot do it, and why. InternalError: a fault of ours. All are
+// std::exception; what() is UTF-8 text for people, without a newline at its end. Nothing in the
+// library exits or prints, and nothing returns bool for failure. After an error every object is as
+// it was before the call; only the results of a run that failed hold anything.
 #pragma once
 
 #include <stdexcept>
@@ -35,6 +37,7 @@ struct Diagnostic {
 // each.
 std::string to_string(const Diagnostic& diagnostic);
 
+// what() is the text of every diagnostic, one below the other.
 class ProgramError : public std::runtime_error {
  public:
   explicit ProgramError(std::vector<Diagnostic> diagnostics);
@@ -48,6 +51,7 @@ class ProgramError : public std::runtime_error {
   std::vector<Diagnostic> diagnostics_;
 };
 
+// what() is the reason alone.
 class Unsupported : public std::runtime_error {
  public:
   explicit Unsupported(const std::string& message, std::string fix = "run it on another device")
@@ -59,6 +63,7 @@ class Unsupported : public std::runtime_error {
   std::string fix_;
 };
 
+// A report of it helps: what() says which promise was not kept.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

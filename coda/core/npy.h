@@ -1,7 +1,8 @@
 // coda/core/npy.h: NumPy's .npy files.
 //
 // f32 f64 f16 i32 i64 u8 bool as NumPy has them. bf16, which NumPy lacks, is two raw bytes ('<V2'),
-// as ml_dtypes writes it. Little-endian only; versions 1, 2 and 3 are read, 1 is written.
+// as ml_dtypes writes it. Little-endian only; versions 1, 2 and 3 are read, 1 is written. Any
+// thread may call both.
 #pragma once
 
 #include <string>

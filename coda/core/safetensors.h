@@ -1,6 +1,6 @@
 // coda/core/safetensors.h: .safetensors files: named tensors, and named strings beside them.
 //
-// f64 f32 f16 bf16 f8e4m3 f8e5m2 i64 i32 u8 bool.
+// f64 f32 f16 bf16 f8e4m3 f8e5m2 i64 i32 u8 bool. Any thread may call both functions.
 #pragma once
 
 #include <map>

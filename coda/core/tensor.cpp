@@ -2,7 +2,6 @@
 #include "coda/core/tensor.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -10,8 +9,6 @@
 
 namespace coda {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
 
 std::string list(const std::vector<std::int64_t>& numbers) {
   std::string out = "[";
@@ -80,14 +77,18 @@ bool Tensor::is_dense() const {
 }
 
 std::optional<std::int64_t> bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
-  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
+  // NOTE: of an empty tensor too: its strides are products of its other extents.
+  std::int64_t elements = 1;
   bool empty = false;
   bool overflow = false;
   for (const std::int64_t extent : shape) {
     empty |= extent == 0;
-    overflow |= __builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes);
+    overflow |= __builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements);
   }
+  if (overflow) return std::nullopt;
   if (empty) return 0;
+  std::int64_t bytes = 0;
+  overflow = __builtin_mul_overflow(elements, static_cast<std::int64_t>(size_of(dtype)), &bytes);
   if (overflow || bytes > (std::int64_t{1} << 62)) return std::nullopt;
   return bytes;
 }
@@ -114,21 +115,10 @@ Tensor dense(void* data, DType dtype, std::vector<std::int64_t> shape) {
       .data = data, .dtype = dtype, .shape = std::move(shape), .strides = std::move(strides)};
 }
 
-void OwnedTensor::Free::operator()(std::byte* memory) const {
-  std::free(memory);
-}
-
 OwnedTensor::OwnedTensor(DType dtype, std::vector<std::int64_t> shape)
     : bytes_(checked_bytes(dtype, shape)) {
-  // At least one unit, so that an empty tensor has an address too.
-  const std::size_t allocated = (bytes_ / kAlignment + 1) * kAlignment;
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, allocated)));
-  if (memory_ == nullptr) {
-    throw ProgramError("no memory for " + std::string(name_of(dtype)) + list(shape) + ": " +
-                           std::to_string(bytes_ >> 20) + " MiB",
-                       "use smaller sizes, or a machine with more memory");
-  }
-  std::memset(memory_.get(), 0, allocated);
+  memory_ = allocate_block(bytes_, std::string(name_of(dtype)) + list(shape));
+  std::memset(memory_.get(), 0, bytes_);
   tensor_ = dense(memory_.get(), dtype, std::move(shape));
 }
 

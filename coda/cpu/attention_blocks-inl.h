@@ -170,11 +170,11 @@ HWY_INLINE void Panel(std::int64_t rows, std::int64_t depth, Left a, const float
   const auto step = [&](std::int64_t by) {
     a.data += by * a.row;
     c += by * ldc;
-    rows -= by;
+    return by;
   };
-  for (; rows >= 6; step(6)) Micro<6, kVectors>(depth, a, b, ldb, c, ldc, into);
-  for (; rows >= 4; step(4)) Micro<4, kVectors>(depth, a, b, ldb, c, ldc, into);
-  for (; rows >= 1; step(1)) Micro<1, kVectors>(depth, a, b, ldb, c, ldc, into);
+  for (; rows >= 6; rows -= step(6)) Micro<6, kVectors>(depth, a, b, ldb, c, ldc, into);
+  for (; rows >= 4; rows -= step(4)) Micro<4, kVectors>(depth, a, b, ldb, c, ldc, into);
+  for (; rows >= 1; rows -= step(1)) Micro<1, kVectors>(depth, a, b, ldb, c, ldc, into);
 }
 
 // c[rows][columns] (+)= a[rows][depth] b[depth][columns]; columns is a multiple of 16, b and c are

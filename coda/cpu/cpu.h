@@ -1,4 +1,8 @@
 // coda/cpu/cpu.h: the CPU backend: a tile executor with a library GEMM and a SIMD epilogue.
+//
+// Kernels run on the caller's thread and those of the process's one pool; run() returns when the
+// results are there. Several threads may run kernels at once: one of them has the pool, the others
+// run theirs alone.
 #pragma once
 
 #include <memory>
@@ -14,6 +18,7 @@ struct Options {
   std::int64_t tile_columns = 0;  // 0: chosen
 };
 
+// Throws ProgramError where CODA_ISA is no SIMD target; compile() where CODA_THREADS is no number.
 std::unique_ptr<Backend> backend(const Options& options = {});
 
 // The SIMD instruction set in use, like "AVX3" or "AVX2".

@@ -11,8 +11,8 @@
 #include <shared_mutex>
 #include <string>
 #include <tuple>
-#include <vector>
 
+#include "coda/core/allocator.h"
 #include "coda/core/error.h"
 #include "coda/cpu/plain_gemm.h"
 
@@ -190,11 +190,11 @@ void TileGemm::multiply(const TileShape& shape, const MatrixRef& a, const Matrix
   const memory left(primitive->a, engine(), unconst(a.data));
   const memory right(primitive->b, engine(), unconst(b.data));
   const memory out(primitive->c, engine(), c);
-  std::vector<std::byte> own;
+  HostBlock own;
   std::byte* space = scratch.data();
   if (primitive->scratch.get_size() > scratch.size()) {
-    own.resize(primitive->scratch.get_size() + 64);
-    space = own.data() + (64 - reinterpret_cast<std::uintptr_t>(own.data()) % 64);
+    own = allocate_block(primitive->scratch.get_size(), "a product's scratch");
+    space = own.get();
   }
   const memory scratchpad(primitive->scratch, engine(), space);
   primitive->matmul.execute(stream(), {{DNNL_ARG_SRC, left},

@@ -35,8 +35,7 @@ struct Parts {
 class AttentionWriter {
  public:
   AttentionWriter(const Program& program, const Node& call)
-      : program_(program),
-        call_(call),
+      : call_(call),
         first_(call.op == Op::attention_grad ? 1 : 0),
         q_(program.type(operand(0))),
         k_(program.type(operand(1))),
@@ -146,7 +145,6 @@ class AttentionWriter {
   }
 
  private:
-  const Program& program_;
   const Node& call_;
   std::size_t first_;
   Parts q_, k_, v_;

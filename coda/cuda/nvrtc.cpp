@@ -70,9 +70,6 @@ std::vector<fs::path> search_folders() {
   std::error_code error;
   add_beside(file_of(reinterpret_cast<const void*>(&search_folders)), folders);
   add_beside(fs::read_symlink("/proc/self/exe", error), folders);
-#ifdef CODA_VENV
-  add_python(CODA_VENV, folders);
-#endif
   for (const std::string& prefix : flags::python_prefixes()) add_python(prefix, folders);
   if (const std::string home = flags::cuda_home(); !home.empty()) {
     folders.push_back(fs::path(home) / "lib64");

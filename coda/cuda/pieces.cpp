@@ -46,21 +46,21 @@ std::vector<Tensor> dense_tensors(const auto& declared, const Sizes& sizes) {
 
 }  // namespace
 
-std::vector<Piece> pieces_of(const Schedule& schedule, const Sizes& sizes) {
+std::vector<KernelPiece> pieces_of(const Schedule& schedule, const Sizes& sizes) {
   const Recorder recorder;
   const Executable planned(schedule, recorder, sizes);
   std::vector<Program> asked;
   for (const Backend::Request& each : recorder.requests) {
     asked.push_back(nameless(each.program.program()));
   }
-  std::vector<Piece> pieces;
+  std::vector<KernelPiece> pieces;
   for (const Step& step : schedule.steps) {
     Sizes chunk = sizes;
     if (step.loop >= 0) {
       const Loop& loop = schedule.loops[static_cast<std::size_t>(step.loop)];
       chunk[loop.dim] = std::min(loop.size, sizes.at(loop.dim));
     }
-    Piece piece{.program = step.program, .sizes = bind_sizes(step.program, chunk)};
+    KernelPiece piece{.program = step.program, .sizes = bind_sizes(step.program, chunk)};
     piece.params = dense_tensors(step.program.params(), piece.sizes);
     piece.results = dense_tensors(step.program.results(), piece.sizes);
     // Steps that compute the same share a kernel, which goes by the name of the first.
@@ -85,7 +85,7 @@ Target machine_target() {
   return Driver::get().device().target;
 }
 
-Plan machine_plan(const Piece& piece, const std::string& tile) {
+Plan machine_plan(const KernelPiece& piece, const std::string& tile) {
   return choose_plan(check(piece.program), piece.sizes, piece.layouts, machine_target(),
                      {.tile = tile, .tuning = Tuning::process()});
 }

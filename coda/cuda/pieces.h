@@ -11,7 +11,7 @@
 
 namespace coda::cuda {
 
-struct Piece {
+struct KernelPiece {
   Program program;
   Sizes sizes;  // of a step in a loop: those of a full chunk
   // As running the schedule will pass them, without data: rows of what lies between steps may be
@@ -20,12 +20,12 @@ struct Piece {
   std::vector<Layout> layouts;  // canonical, of both
 };
 
-std::vector<Piece> pieces_of(const Schedule& schedule, const Sizes& sizes);
+std::vector<KernelPiece> pieces_of(const Schedule& schedule, const Sizes& sizes);
 
 // This machine's GPU, or an H200.
 Target machine_target();
 
 // The plan, with what was measured for that GPU.
-Plan machine_plan(const Piece& piece, const std::string& tile = "");
+Plan machine_plan(const KernelPiece& piece, const std::string& tile = "");
 
 }  // namespace coda::cuda

@@ -1,8 +1,9 @@
 // coda/cuda/plan.h: a Checked program for one GPU: the page of CUDA, and how to launch it.
 //
-// A pure function of (program, sizes, memory layouts, target): nothing here touches a device. The
-// page knows names only; every number that may change between two calls of one program (extents,
-// strides, pointers) is an argument, so that one compiled page serves many sizes.
+// A pure function of (program, sizes, memory layouts, target), which any thread may call: nothing
+// here touches a device. The page knows names only; every number that may change between two calls
+// of one program (extents, strides, pointers) is an argument, so that one compiled page serves many
+// sizes.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // coda/program/builder.h: the one way to make a Program. Types are inferred, and refused, node by
-// node.
+// node: after a ProgramError the builder is as it was before the call. A Builder belongs to one
+// thread.
 #pragma once
 
 #include <initializer_list>

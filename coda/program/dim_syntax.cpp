@@ -107,7 +107,7 @@ class Reader {
       extent(dim, {});
     } catch (const ProgramError&) {
       throw Mistake{expr.span, quoted(flat(expr)) + " has no extent of 0 or more", kRule,
-                    "name a dimension, or write a number"};
+                    "axes go by name, not by number: name a dimension, such as N in `bf16[M, N]`"};
     }
     return dim;
   }

@@ -3,8 +3,8 @@
 //
 // Both are immutable values compared by their canonical text: two axes align if and only if they
 // are written the same. What a text says is kept once, for good, so that copies and comparisons
-// cost next to nothing. `E/2`, `E - R`, `blocks(N)` and the literal `2` are axes of their own, with
-// a size that follows from other names.
+// cost next to nothing; any thread may make them. `E/2`, `E - R`, `blocks(N)` and the literal `2`
+// are axes of their own, with a size that follows from other names.
 #pragma once
 
 #include <compare>
@@ -28,7 +28,7 @@ struct Dim {
   bool operator==(const Dim& other) const;
 };
 
-// Extents of names: {"M": 128}.
+// Extents of names, in elements: {"M": 128}.
 using Sizes = std::map<std::string, std::int64_t>;
 
 class Factor {

@@ -120,13 +120,13 @@ std::string what_is(Role role) {
   return "what is missing";
 }
 
-std::string form_of(const Item& item) {
+}  // namespace
+
+std::string call_form(const Item& item) {
   std::string text;
   for (const Parameter& param : item.params) text += (text.empty() ? "" : ", ") + flat(param);
   return quoted(item.name + "(" + text + ")");
 }
-
-}  // namespace
 
 Role Form::role(std::size_t place) const {
   return static_cast<Role>(roles[std::min(place, roles.size() - 1)]);
@@ -151,7 +151,7 @@ std::string_view foreign_call(std::string_view name) {
 std::optional<Mistake> bind_arguments(const Item& item, const Expr& call,
                                       std::vector<const Expr*>& bound) {
   bound.assign(item.params.size(), nullptr);
-  const std::string form = form_of(item);
+  const std::string form = call_form(item);
   const std::string rule = "the call has the form " + form;
   bool named = false;
   for (std::size_t i = 0; i < call.args.size(); ++i) {

@@ -45,6 +45,9 @@ struct Mistake {
   std::string message, rule, fix;
 };
 
+// How a def, program or block is called: "`rmsnorm(v, g: [D], eps = 1e-5)`".
+std::string call_form(const Item& item);
+
 // The arguments of a call of a def, program or block, one for each parameter; nullptr: its default.
 std::optional<Mistake> bind_arguments(const Item& item, const Expr& call,
                                       std::vector<const Expr*>& bound);

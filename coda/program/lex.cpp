@@ -299,7 +299,9 @@ class Lexer {
     const std::string_view sequence = text_.substr(at_, length);
     const std::string shown = "`" + std::string(sequence) + "`";
     if (length == 1) {
-      return bad(1, shown + " is not part of the language", kSymbolRule, "remove it");
+      return bad(
+          1, shown + " is not part of the language", kSymbolRule,
+          byte == '.' ? "values have no methods: write `sum(v, N)` for `v.sum(N)`" : "remove it");
     }
     bad(length, shown + " (U+" + hex("%04X", code_point(sequence)) + ") cannot stand here",
         "outside comments a text is ASCII: names are letters a-z A-Z, digits, `_` and dots",

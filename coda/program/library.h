@@ -1,7 +1,7 @@
 // coda/program/library.h: the texts of programs/, built into the library.
 //
 // So `use "prelude.coda"` works wherever the command stands. The build makes the definitions from
-// programs/*.coda.
+// programs/*.coda; what is returned lives as long as the process.
 #pragma once
 
 #include <optional>

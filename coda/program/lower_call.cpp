@@ -87,9 +87,10 @@ bool Lowerer::bind_dims(const Parameter& param, const Expr& arg, Value value, Fr
       {"parameter " + flat(param) + (here == own ? "" : ", here [" + here + "]"),
        "argument " + argument + ": " + actual.text()},
       "an argument has the dimensions of its parameter, each name with one meaning in all of them",
-      here.empty() ? "give a scalar"
-                   : "give a value with the dimensions [" + here + "]" +
-                         (same_rank ? ", or rename: `v as [" + here + "]`" : ""));
+      (here.empty() ? "give a scalar"
+                    : "give a value with the dimensions [" + here + "]" +
+                          (same_rank ? ", or rename: `v as [" + here + "]`" : "")) +
+          "; the call has the form " + call_form(*inner.item));
   return false;
 }
 

@@ -194,7 +194,9 @@ Statement Parser::statement(Item& item) {
     fail(token(),
          (is_loop ? "the loop is followed" : "the expression is followed") + std::string(" by ") +
              found(),
-         "a newline ends a statement", "add the missing operator, or begin a new line");
+         "a newline ends a statement",
+         is_name("if") ? "write `where(condition, a, b)` for `a if condition else b`"
+                       : "add the missing operator, or begin a new line");
   }
   if (statement.kind != Statement::Kind::loop) {
     statement.span.end = lexed_.tokens[at_ - 1].span.end;

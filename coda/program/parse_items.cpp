@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "coda/core/dtype.h"
 #include "coda/program/parser.h"
@@ -31,6 +32,31 @@ const char* form_of(Item::Kind kind) {
       break;
   }
   return "a program is written `program name(x: bf16[M, K]) -> (y: bf16[M, N]) { … }`";
+}
+
+// What frameworks call a dtype, or the nearest spelling.
+std::string near_dtype(std::string_view text, const std::vector<std::string>& dtypes) {
+  constexpr std::pair<std::string_view, const char*> kForeign[] = {{"float", "f32"},
+                                                                   {"float32", "f32"},
+                                                                   {"fp32", "f32"},
+                                                                   {"double", "f64"},
+                                                                   {"float64", "f64"},
+                                                                   {"half", "f16"},
+                                                                   {"float16", "f16"},
+                                                                   {"fp16", "f16"},
+                                                                   {"bfloat16", "bf16"},
+                                                                   {"int", "i64"},
+                                                                   {"int64", "i64"},
+                                                                   {"long", "i64"},
+                                                                   {"int32", "i32"},
+                                                                   {"uint8", "u8"},
+                                                                   {"float8_e4m3fn", "f8e4m3"},
+                                                                   {"float8_e5m2", "f8e5m2"},
+                                                                   {"boolean", "bool"}};
+  for (const auto& [foreign, ours] : kForeign) {
+    if (text == foreign) return ours;
+  }
+  return nearest(text, dtypes);
 }
 
 }  // namespace
@@ -159,7 +185,8 @@ void Parser::def(Item& item) {
   if (is("{")) return body(item);
   if (is("->")) {
     fail(token(), "a def declares no results", "a def gives what its expression or `return` gives",
-         "write `def f(x) = expression`, or return the values in braces");
+         "write `def f(x) = expression`, or return the values in braces; types of parameters and "
+         "results make it a `program` or a `block`");
   }
   if (!accept("=")) {
     fail(token(), "expected `=` or `{` after the def's parameters, found " + found(),
@@ -333,7 +360,7 @@ TypeExpr Parser::type(Item::Kind kind) {
          {"f32", "f64", "bf16", "f16", "f8e4m3", "f8e5m2", "i32", "i64", "u8", "bool"}) {
       dtypes.emplace_back(name);
     }
-    const std::string near = first.kind == TokenKind::name ? nearest(first.text, dtypes) : "";
+    const std::string near = first.kind == TokenKind::name ? near_dtype(first.text, dtypes) : "";
     fail(first, "expected a " + std::string(is_def ? "`[`" : "dtype") + ", found " + shown(first),
          rule,
          is_def         ? "write the dimensions in square brackets"

@@ -2,7 +2,8 @@
 //
 // A Program is a small DAG in topological order: parameters, nodes, results. A block is the same
 // thing without the one-kernel limit. Builder makes Programs (every value is typed when it is
-// built), text.h prints and parses them.
+// built), text.h prints and parses them. A Program is a value: copies are independent, any number
+// of threads may read one, and the spans that it gives live as long as it does.
 #pragma once
 
 #include <cstdint>

@@ -121,7 +121,9 @@ class Resolver {
       report(target.span,
              quoted(target.name) + " is assigned twice, first at line " +
                  std::to_string(name.span.line),
-             "every value is assigned once", "give the second value another name");
+             "every value is assigned once",
+             adds ? "write the sum under another name: `… = " + target.name + " + …`"
+                  : "give the second value another name");
     } else if (result == results_.end()) {
       not_a_dim(target.name, target.span);
       if (adds) {
@@ -270,12 +272,20 @@ class Resolver {
     if (candidates.size() > 12) have += ", …";
     report(expr.span, "unknown " + what + " " + quoted(expr.text),
            have.empty() ? "there is no " + what + " yet" : "the " + what + "s here are " + have,
-           attribute ? "a dot is part of a name: " + quoted(head) +
-                           " has no attributes; call an op instead, such as " +
-                           quoted("f32(" + head + ")")
+           attribute         ? attribute_fix(head, expr.text.substr(head.size() + 1))
            : !near.empty()   ? "did you mean " + quoted(near) + "?"
            : what == "value" ? "assign it before this statement, or make it a parameter"
                              : "name a dimension of a parameter");
+  }
+
+  static std::string attribute_fix(const std::string& head, const std::string& attribute) {
+    for (const char* transpose : {"T", "t", "mT", "transpose"}) {
+      if (attribute != transpose) continue;
+      return "leave it out: `@` finds by its name the dimension that both share, wherever it "
+             "stands";
+    }
+    return "a dot is part of a name: " + quoted(head) +
+           " has no attributes; call an op instead, such as " + quoted("f32(" + head + ")");
   }
 
   void dim(const Expr& expr) {

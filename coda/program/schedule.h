@@ -1,5 +1,5 @@
 // coda/program/schedule.h: a block cut into programs, each one kernel, in the order in which they
-// run.
+// run. A value, without locks: any number of threads may read one.
 #pragma once
 
 #include <cstdint>

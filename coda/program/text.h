@@ -1,7 +1,7 @@
 // coda/program/text.h: .coda text to Programs and Schedules, and back.
 //
 // parse reports every error of a file in one ProgramError; parse(print(p)) == p for every Program
-// and Schedule; format keeps comments and sugar.
+// and Schedule; format keeps comments and sugar. Texts are UTF-8. Any thread may call all of them.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,7 @@ struct Module {
   std::vector<Schedule> schedules = {};  // the file's own, in text order
 
   // Throws ProgramError with the nearest names. An empty name: the only, or the last, program of
-  // the file itself.
+  // the file itself. The Program lives in the Module.
   const Program& find(std::string_view name) const;
   // nullptr: there is none. An empty name: the last item of the file itself, where that is a
   // schedule.
@@ -55,7 +55,8 @@ std::string print(const Schedule& schedule);
 // One node as print shows it: its statement, or the expression that stands in another's statement.
 std::string print_node(const Program& program, std::size_t node);
 
-// The canonical layout of a text that parses (syntactically): `coda fmt`.
+// The canonical layout of a text that parses (syntactically): `coda fmt`. Throws ProgramError with
+// every mistake of one that does not.
 std::string format(std::string_view text, std::string_view file);
 
 }  // namespace coda

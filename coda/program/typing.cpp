@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include "coda/program/runs.h"
 #include "coda/program/typing_layout.h"
 
@@ -29,6 +30,16 @@ DType on_chip(DType dtype) {
   return is_float(dtype) ? DType::f32 : DType::i64;
 }
 
+// The right operand with its last dimension named like the left one's, as in `x @ (w as [N, K])`.
+std::string no_shared_fix(const Type& left, const Type& right) {
+  if (left.is_scalar() || right.is_scalar()) return "write `*` for a product with a scalar";
+  std::vector<Dim> dims = right.dims;
+  dims.back() = left.dims.back();
+  return (left.dims.size() == 1 ? "`@` binds tighter than `*`: write `(a * b) @ w`; or " : "") +
+         ("give both the name of what is contracted where they are declared, or here: `… @ (… as " +
+          text_of(dims) + ")`");
+}
+
 Type infer_product(const Type& left, const Type& right, Attr& attr) {
   require_float(left, "the left operand");
   require_float(right, "the right operand");
@@ -43,7 +54,7 @@ Type infer_product(const Type& left, const Type& right, Attr& attr) {
     if (shared.empty()) {
       throw TypeError{"the operands of " + both + " share no dimension",
                       "`@` contracts the one dimension that both operands share",
-                      "rename a dimension: `x @ (w as [N, K])`"};
+                      no_shared_fix(left, right)};
     }
     // The one dim that both have, whole, with all that is shared inside it.
     for (const Dim& dim : left.dims) {
@@ -306,6 +317,28 @@ std::vector<Type> infer(Op op, std::span<const Type> args, Attr& attr) {
   }
 }
 
+// What makes a value of the factors `b` one of the factors `a`, both sorted.
+std::string storable_fix(const Type& declared, const Type& value, const std::vector<Factor>& a,
+                         const std::vector<Factor>& b) {
+  std::vector<Factor> lacks, has;
+  std::ranges::set_difference(a, b, std::back_inserter(lacks));
+  std::ranges::set_difference(b, a, std::back_inserter(has));
+  const auto list = [](const std::vector<Factor>& factors) {
+    std::string all;
+    for (const Factor& factor : factors) all += (all.empty() ? "`" : ", `") + factor.text() + "`";
+    return all;
+  };
+  const std::string declare = "declare it " + Type{declared.dtype, value.dims}.text();
+  if (has.empty())
+    return declare + ", or repeat the value along " + list(lacks) + ": `spread(v, …)`";
+  if (lacks.empty()) {
+    return declare + ", or reduce the value over " + list(has) + ", or rename " + list(has) +
+           " in the operand that brought it in: `v as […]`";
+  }
+  return declare + "; or else rename or reduce " + list(has) + ", of which the declaration has " +
+         list(lacks) + " instead";
+}
+
 void require_storable(const Type& declared, const Type& value) {
   std::vector<Factor> a = factors_of(declared), b = factors_of(value);
   // A literal 1 (the piece of `split(v, 2: 1, 1)`) keeps a place in a type and takes none in
@@ -317,8 +350,7 @@ void require_storable(const Type& declared, const Type& value) {
   if (a != b) {
     throw TypeError{"a value of type " + value.text() + " cannot be stored as " + declared.text(),
                     "a result has the dimension names of its value, in any order",
-                    "declare it " + Type{declared.dtype, value.dims}.text() +
-                        ", or reduce, spread or rename the value"};
+                    storable_fix(declared, value, a, b)};
   }
   if (is_float(value.dtype) && !is_float(declared.dtype)) {
     throw TypeError{"a value of type " + value.text() + " cannot be stored as " + declared.text(),

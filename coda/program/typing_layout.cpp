@@ -138,7 +138,8 @@ Type infer_as(const Type& operand, const Attr& attr) {
     throw TypeError{"`as` gives " + std::to_string(attr.dims.size()) + " dimensions to " +
                         operand.text() + ", which has " + std::to_string(operand.dims.size()),
                     "`as` renames or factors each dimension in place",
-                    "name each of " + text_of(operand.dims) + " once, in order"};
+                    "write one entry for each of " + text_of(operand.dims) +
+                        ", in order; factors of one are joined by `*`: `H*E`"};
   }
   for (std::size_t d = 0; d < attr.dims.size(); ++d) {
     if (same_extent(attr.dims[d], operand.dims[d]) == std::optional(false)) {

@@ -2,7 +2,7 @@
 // slow on purpose.
 //
 // Shares no mathematics with any backend: it judges them. Runs programs and blocks alike, opaque
-// calls included.
+// calls included. Any thread may call all of it; its arrays of doubles come from operator new.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // coda/reference/verify.h: a backend against the reference, by earned tolerance (docs/numerics.md).
 //
-// Lies in reference/ because backend/ may not see what judges it.
+// Lies in reference/ because backend/ may not see what judges it. Any thread may call all of it; an
+// executor belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,8 @@ struct GradOptions {
 
 // A block with the parameters that the gradients need, then the upstream gradient `d_<result>` of
 // each result in `of` (of its type); its results are `d_<param>`, of each parameter's type. Forward
-// values are recomputed inside. What no gradient needs is not there.
+// values are recomputed inside. What no gradient needs is not there. Throws ProgramError where an
+// option names no parameter or result, or one that is no floating-point tensor.
 Program grad(const Program& program, const GradOptions& options = {});
 
 // Both in one: all parameters, then `d_<result>`; all results, then `d_<param>`.

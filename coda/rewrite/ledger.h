@@ -30,7 +30,8 @@ struct Ledger {
 };
 
 // Each distinct tensor that a step names is read or written once (an accumulating result is both).
-// Gathered tables count the rows read. A step in a loop counts all of its chunks.
+// Gathered tables count the rows read. A step in a loop counts all of its chunks. Throws
+// ProgramError where `sizes` lacks a name.
 Ledger ledger(const Schedule& schedule, const Sizes& sizes);
 
 // What no fusion can avoid: every distinct input of a block is read once, every result written

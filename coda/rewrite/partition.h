@@ -25,7 +25,7 @@ struct Partition {
 // Total: any block becomes steps that check() accepts. Every value joins the kernel of the product
 // that feeds it while it stays tile-local, else a streaming kernel; then kernels merge and values
 // move where that takes less time (cost.h) at `sizes`, or at nominal sizes of names that are not
-// given. Values that cross are stored in their storage_dtype.
+// given. Values that cross are stored in their storage_dtype. Pure: any thread may call it.
 Partition partition(const Program& block, const Sizes& sizes = {});
 
 // The unfused sequence: one step for each node that does work, as a library would call them. The

@@ -7,7 +7,7 @@ namespace coda {
 
 // Every parameter, result and cast of dtype `from` becomes `to`: one text in bf16 serves f16, f32
 // and f64 (gradient checks). With `to` f64 every float does, so that nothing stays in single
-// precision.
+// precision. Throws ProgramError where the text cannot be typed so.
 Program retype(const Program& program, DType from, DType to);
 
 }  // namespace coda

@@ -39,7 +39,9 @@ struct Rewritten {
   std::vector<std::string> notes;     // rules that could have been applied and were not, and why
 };
 
-// simplify, the algebra (algebra/rule.h), partition.
+// simplify, the algebra (docs/rewrite.md), partition. Total: whatever the block, the steps are
+// kernels. Pure, as all of rewriting: any thread may call it. Throws ProgramError where an option
+// names no value of the block.
 Rewritten rewrite(const Program& block, const RewriteOptions& options = {});
 // The same with grad after the algebra of the block, so that differentiation gives the algebra of
 // backward; then save or recompute, and each half goes on alone.

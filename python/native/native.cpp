@@ -204,7 +204,7 @@ json planned(const json& request) {
   const Sizes sizes = bind_sizes(inline_schedule(*schedule), request.at("sizes").get<Sizes>());
   const Ledger counted = ledger(*schedule, sizes);
   json steps = json::array();
-  for (const cuda::Piece& piece : cuda::pieces_of(*schedule, sizes)) {
+  for (const cuda::KernelPiece& piece : cuda::pieces_of(*schedule, sizes)) {
     const cuda::Plan plan = cuda::machine_plan(piece);
     std::string note = plan.path;
     for (const std::string& each : plan.notes) note += "; " + each;
