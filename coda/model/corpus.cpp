@@ -5,6 +5,7 @@
 
 #include "coda/core/error.h"
 #include "coda/core/file.h"
+#include "coda/core/sha256.h"
 
 namespace coda {
 
@@ -29,6 +30,10 @@ Corpus::Corpus(std::string path, std::int64_t length)
             std::to_string(std::max<std::int64_t>(bytes() / 2 - 1, 1)) + " or less");
   }
   learnt_ = bytes() - std::max(bytes() / 20, window);
+}
+
+std::string Corpus::sha256() const {
+  return hex(coda::sha256(text_));
 }
 
 void Corpus::copy(std::int64_t start, std::int64_t row, Batch& batch) const {

@@ -72,7 +72,7 @@ Reader::Reader(const ModelConfig& config, const Arena& parameters, const Backend
       backend_(backend),
       dtype_(dtype),
       attend_(standard_program("attention.coda", "attend", dtype)),
-      eps_(dtype, config.norm_eps) {
+      eps_(statistic_dtype(dtype), config.norm_eps) {
   const std::int64_t width = config.key_heads * config.head_width;
   for (std::int64_t i = 0; i < config.layers; ++i) {
     keys_.emplace_back(dtype, std::vector<std::int64_t>{config.context, width});
@@ -115,7 +115,7 @@ std::vector<double> Reader::read_chunk(std::span<const std::int64_t> ids) {
   std::ranges::copy(ids, b.ids.as<std::int64_t>());
   history_.insert(history_.end(), ids.begin(), ids.end());
 
-  const RotaryTables rotary(config_, before, length, dtype_);
+  const RotaryTables rotary(config_, before, length, statistic_dtype(dtype_));
   const std::int64_t width = config_.key_heads * config_.head_width;
   // Rows [first, first + count) of a cache.
   const auto rows = [&](const OwnedTensor& cache, std::int64_t first, std::int64_t count) {

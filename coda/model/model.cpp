@@ -11,8 +11,6 @@
 namespace coda {
 namespace {
 
-constexpr double kIgnoreIndex = -100;  // of no byte: every target counts
-
 struct LayerWeight {
   const char* block;  // the parameter of the block `layer`
   const char* name;   // behind "model.layers.N."
@@ -51,11 +49,19 @@ GradOptions all_weights(const Arena& parameters, const ModelConfig& config) {
   TensorMap weights;
   add_weights(parameters, config, "", weights);
   GradOptions options{.of = {"loss"}};
-  for (const auto& [name, tensor] : weights) options.wrt.push_back(name);
+  for (const auto& [name, tensor] : weights) {
+    options.wrt.push_back(name);
+    // A bf16 gradient would lose what AdamW's moments sum up.
+    if (parameters.dtype() == DType::bf16) options.accumulate[name] = DType::f32;
+  }
   return options;
 }
 
 }  // namespace
+
+DType statistic_dtype(DType dtype) {
+  return dtype == DType::bf16 ? DType::f32 : dtype;
+}
 
 RotaryTables::RotaryTables(const ModelConfig& config, std::int64_t first, std::int64_t length,
                            DType dtype)
@@ -63,9 +69,7 @@ RotaryTables::RotaryTables(const ModelConfig& config, std::int64_t first, std::i
   const std::int64_t half = config.head_width / 2;
   for (std::int64_t s = 0; s < length; ++s) {
     for (std::int64_t e = 0; e < half; ++e) {
-      const double frequency =
-          std::pow(config.rope_theta, -static_cast<double>(e) / static_cast<double>(half));
-      const double angle = static_cast<double>(first + s) * frequency;
+      const double angle = static_cast<double>(first + s) * rope_frequency(config, e);
       store(dtype, cos_.tensor().data, s * half + e, std::cos(angle));
       store(dtype, sin_.tensor().data, s * half + e, std::sin(angle));
     }
@@ -86,16 +90,16 @@ Model::Model(const ModelConfig& config, const Backend& backend, std::int64_t seq
       sizes_(block_sizes(config, sequences, length)),
       layout_(config),
       parameters_(layout_, dtype),
-      gradients_(layout_, dtype),
-      rotary_(config, 0, length, dtype),
+      gradients_(layout_, statistic_dtype(dtype)),
+      rotary_(config, 0, length, statistic_dtype(dtype)),
       block_(model_block(config, dtype)),
       wanted_(all_weights(parameters_, config)),
       rewritten_(rewrite(block_, wanted_)),
       forward_(rewritten_.forward.schedule, backend, sizes_),
       backward_(rewritten_.backward->schedule, backend, sizes_),
-      eps_(dtype, config.norm_eps),
-      ignore_index_(DType::i64, kIgnoreIndex),
-      loss_gradient_(dtype, 1) {
+      eps_(statistic_dtype(dtype), config.norm_eps),
+      ignore_index_(DType::i64, static_cast<double>(kIgnoreIndex)),
+      loss_gradient_(statistic_dtype(dtype), 1) {
   tensors_["cos"] = rotary_.cosines();
   tensors_["sin"] = rotary_.sines();
   tensors_["eps"] = eps_.tensor();
@@ -117,6 +121,7 @@ double Model::loss(const Batch& batch) {
 
 double Model::learn(const Batch& batch) {
   const double value = loss(batch);
+  if (!wanted_.accumulate.empty()) gradients_.clear();
   backward_.run(tensors_, scratch_.span(), timings_);
   return value;
 }
