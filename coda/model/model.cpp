@@ -25,10 +25,11 @@ constexpr LayerWeight kLayerWeights[] = {
 
 const std::string kTable = "model.embed_tokens.weight";
 
-Program model_block(const ModelConfig& config, DType dtype) {
+// With the block `head` behind the layers.
+Program model_block(const ModelConfig& config, DType dtype, const std::string& head = "head") {
   const std::string file = "llama.coda";
   const Module module = parse(*embedded_program(file), file);
-  StackOptions options;
+  StackOptions options{.head = head};
   if (config.embeddings == Embeddings::tied) options.tied = {{"head.w", "embed.table"}};
   const Program block = stack(module, static_cast<int>(config.layers), options);
   return dtype == DType::bf16 ? block : retype(block, DType::bf16, dtype);
@@ -81,6 +82,27 @@ void add_layer_weights(const Arena& arena, std::int64_t layer, const std::string
   for (const LayerWeight& weight : kLayerWeights) {
     into[prefix + weight.block] = arena[layer_name(layer, weight.name)];
   }
+}
+
+OwnedTensor logits(const ModelConfig& config, const Arena& parameters, const Backend& backend,
+                   const Batch& batch) {
+  const DType dtype = parameters.dtype();
+  const Sizes sizes = block_sizes(config, batch.sequences, batch.length);
+  const CompiledBlock block(model_block(config, dtype, "logits"), backend, sizes);
+  const RotaryTables rotary(config, 0, batch.length, statistic_dtype(dtype));
+  const Scalar eps(statistic_dtype(dtype), config.norm_eps);
+  OwnedTensor z(statistic_dtype(dtype), {batch.sequences, batch.length, config.vocabulary});
+  TensorMap tensors{{"ids", batch.ids.tensor()},
+                    {"cos", rotary.cosines()},
+                    {"sin", rotary.sines()},
+                    {"eps", eps.tensor()},
+                    {"z", dense(z.as<std::byte>(), z.tensor().dtype,
+                                {batch.sequences * batch.length, config.vocabulary})}};
+  add_weights(parameters, config, "", tensors);
+  Scratch scratch;
+  scratch.reserve(block.scratch_bytes());
+  block.run(tensors, scratch.span());
+  return z;
 }
 
 Model::Model(const ModelConfig& config, const Backend& backend, std::int64_t sequences,

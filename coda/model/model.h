@@ -35,6 +35,11 @@ class RotaryTables {
 void add_layer_weights(const Arena& arena, std::int64_t layer, const std::string& prefix,
                        TensorMap& into);
 
+// The logits of every position, f32[sequences, length, vocabulary] (f64 where the parameters are):
+// the model as one block without a loss. Compiled for this one call.
+OwnedTensor logits(const ModelConfig& config, const Arena& parameters, const Backend& backend,
+                   const Batch& batch);
+
 class Model {
  public:
   // For batches of `sequences` × `length` tokens. `dtype` is f32, bf16 (whose gradients are f32),
