@@ -73,9 +73,4 @@ std::string count_text(std::int64_t count) {
   return text;
 }
 
-char printable(char byte) {
-  const bool control = static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f;
-  return control && byte != '\n' && byte != '\t' ? '?' : byte;
-}
-
 }  // namespace coda

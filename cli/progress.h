@@ -37,7 +37,5 @@ std::string duration_text(double seconds);
 std::string bytes_text(double bytes);
 // "1,234,567"
 std::string count_text(std::int64_t count);
-// A byte of generated text as it may go to a terminal: no control characters but newline and tab.
-char printable(char byte);
 
 }  // namespace coda

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/printable.h"
 #include "cli/progress.h"
+#include "cli/stop_signals.h"
 #include "cli/train_checkpoint.h"
 #include "coda/core/error.h"
 #include "coda/core/flags.h"
@@ -221,13 +223,14 @@ std::string Session::sample() {
   Reader reader(trainer_->config(), trainer_->weights(), *backend_);
   SamplingOptions options;
   options.seed = a_.seed;
+  PrintableText printable;
   generate(reader, "\n", kSampleBytes, options, [&](char byte) {
     text.push_back(byte);
-    std::fputc(printable(byte), out_);
+    std::fputs(printable.add(byte).c_str(), out_);
     std::fflush(out_);
     return true;
   });
-  std::fputc('\n', out_);
+  std::fprintf(out_, "%s\n", printable.finish().c_str());
   return text;
 }
 

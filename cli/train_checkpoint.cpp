@@ -1,21 +1,13 @@
-// cli/train_checkpoint.cpp: signals, the folder of a run, and options that cannot change.
+// cli/train_checkpoint.cpp: the folder of a run, and options that cannot change.
 #include "cli/train_checkpoint.h"
 
 #include <charconv>
-#include <csignal>
 #include <utility>
 
 #include "coda/core/error.h"
 
 namespace coda {
 namespace {
-
-volatile std::sig_atomic_t stop_signal = 0;
-
-void restore_signals() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
-}
 
 struct Interval {
   double count = 0;
@@ -38,24 +30,6 @@ std::optional<Interval> interval_from(const std::string& text) {
 }
 
 }  // namespace
-
-StopSignals::StopSignals() {
-  stop_signal = 0;
-  const auto ask = [](int signal) {
-    stop_signal = signal;
-    restore_signals();
-  };
-  std::signal(SIGINT, ask);
-  std::signal(SIGTERM, ask);
-}
-
-StopSignals::~StopSignals() {
-  restore_signals();
-}
-
-int StopSignals::received() {
-  return stop_signal;
-}
 
 CLI::Validator save_interval() {
   return CLI::Validator(

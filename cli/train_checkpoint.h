@@ -1,4 +1,4 @@
-// cli/train_checkpoint.h: when `coda train` saves, what stops it, and what --resume takes over.
+// cli/train_checkpoint.h: when and where `coda train` saves, and what --resume takes over.
 #pragma once
 
 #include <chrono>
@@ -13,17 +13,6 @@
 #include "coda/model/checkpoint.h"
 
 namespace coda {
-
-// While it lives, the first Ctrl-C or SIGTERM asks the loop to stop, and a second one kills.
-class StopSignals {
- public:
-  StopSignals();
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-
-  static int received();  // 0: none; else SIGINT or SIGTERM
-};
 
 // What the folder may hold when training begins.
 enum class Begin : std::uint8_t { anew, overwrite, resume };

@@ -158,7 +158,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("key, value", REFUSED, ids=[f"{k}-{i}" for i, (k, _) in enumerate(REFUSED)])
+@pytest.mark.parametrize("key, value", REFUSED,
+                         ids=[f"{key}-{i}" for i, (key, _) in enumerate(REFUSED)])
 def test_configs_of_other_models_are_refused_by_name(key, value, binary, tmp_path):
     llama().save_pretrained(tmp_path / "model")
     path = tmp_path / "model" / "config.json"
