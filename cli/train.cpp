@@ -74,9 +74,13 @@ nlohmann::json cost_json(const Ledger& ledger) {
 // What `coda train` says while it works: to stdout, or beside the JSON to stderr.
 class Session {
  public:
-  // `checkpoint`: what --resume goes on from.
-  Session(const Arguments& arguments, std::optional<Checkpoint> checkpoint)
-      : a_(arguments), checkpoint_(std::move(checkpoint)), out_(arguments.json ? stderr : stdout) {}
+  // With --resume: the run's folder, and its checkpoint.
+  Session(const Arguments& arguments, std::unique_ptr<RunFolder> folder,
+          std::optional<Checkpoint> checkpoint)
+      : a_(arguments),
+        folder_(std::move(folder)),
+        checkpoint_(std::move(checkpoint)),
+        out_(arguments.json ? stderr : stdout) {}
 
   int run();
 
@@ -90,9 +94,9 @@ class Session {
   std::string sample();
 
   const Arguments& a_;
+  std::unique_ptr<RunFolder> folder_;
   std::optional<Checkpoint> checkpoint_;
   std::FILE* out_;
-  std::unique_ptr<RunFolder> folder_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Trainer> trainer_;
   nlohmann::json report_;
@@ -197,7 +201,7 @@ void Session::train() {
                  StopSignals::received() == SIGINT ? "Ctrl-C" : "SIGTERM");
   }
   report_["steps"] = trainer_->done();
-  report_["loss"] = smooth;
+  if (trainer_->done() > first) report_["loss"] = smooth;
   report_["interrupted"] = StopSignals::received() != 0;
   signal_ = StopSignals::received();
 }
@@ -242,11 +246,10 @@ void Session::begin(const Corpus& corpus) {
   options.seed = a_.seed;
   options.optimizer.rate = a_.rate;
   options.dtype = *dtype_from(a_.dtype);
-  folder_ = std::make_unique<RunFolder>(a_.output,
-                                        checkpoint_    ? Begin::resume
-                                        : a_.overwrite ? Begin::overwrite
-                                                       : Begin::anew,
-                                        a_.save_every);
+  if (!folder_) {
+    const Begin begin = a_.overwrite ? Begin::overwrite : Begin::anew;
+    folder_ = std::make_unique<RunFolder>(a_.output, begin, a_.save_every);
+  }
   cpu::Options cpu;
   cpu.threads = a_.threads;
   backend_ = cpu::backend(cpu);
@@ -278,6 +281,10 @@ int Session::run() {
   std::fprintf(out_, "Held-out loss after:  %.3f nats a byte (%.2f bits)\n", after,
                after / std::log(2.0));
   report_["held_out_loss"] = {{"before", before}, {"after", after}};
+  if (trainer_->done() < trainer_->steps()) {
+    std::fprintf(out_, "To go on: coda train --data %s --output %s --resume\n", a_.data.c_str(),
+                 a_.output.c_str());
+  }
   std::fprintf(out_, "Saved to %s; more text: coda generate --model %s\n\nA sample:\n\n",
                a_.output.c_str(), a_.output.c_str());
   report_["output"] = a_.output;
@@ -376,9 +383,14 @@ void add_train(CLI::App& app) {
   command->add_flag("--json", a.json, "Report as JSON; what people read goes to stderr");
   command->footer("Example: coda train --data my.txt --quick --output my-model");
   command->callback([arguments, command] {
+    Arguments& a = *arguments;
+    std::unique_ptr<RunFolder> folder;
     std::optional<Checkpoint> checkpoint;
-    if (arguments->resume) checkpoint = take_over_run(*command, *arguments);
-    const int code = Session(*arguments, std::move(checkpoint)).run();
+    if (a.resume) {
+      folder = std::make_unique<RunFolder>(a.output, Begin::resume, a.save_every);
+      checkpoint = take_over_run(*command, a);
+    }
+    const int code = Session(a, std::move(folder), std::move(checkpoint)).run();
     if (code != kOk) throw CLI::RuntimeError(code);
   });
 }

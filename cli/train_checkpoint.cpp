@@ -54,7 +54,7 @@ RunFolder::RunFolder(std::string folder, Begin begin, const std::string& every)
                        "give --resume to go on with its training, --overwrite to replace it, or "
                        "another --output");
   }
-  prepare_folder(folder_);
+  if (begin != Begin::resume) prepare_folder(folder_);
   lock_ = std::make_unique<FolderLock>(folder_);
   remove_temporaries(folder_);
 }

@@ -129,7 +129,8 @@ TEST(Checkpoint, CtrlCAndSigtermSaveAndASecondOneKills) {
   EXPECT_EQ(terminated.code, 128 + SIGTERM);
   EXPECT_NE(terminated.out.find("Stopped by SIGTERM"), std::string::npos);
   EXPECT_GT(load_checkpoint(path("sigterm")).position.done, 0);
-  EXPECT_EQ(interrupted("twice", {SIGINT, SIGINT}).code, -SIGINT);
+  // NOTE: on a busy machine the first ones may arrive as one.
+  EXPECT_EQ(interrupted("twice", std::vector<int>(50, SIGINT)).code, -SIGINT);
 }
 
 // A tmpfs of `bytes` at `at`, seen by this thread and its children alone. The reason where there

@@ -16,7 +16,7 @@ Batch::Batch(std::int64_t batch, std::int64_t length)
       targets(DType::i64, {batch * length}) {}
 
 Corpus::Corpus(std::string path, std::int64_t length)
-    : path_(std::move(path)), text_(read_file(path_)) {
+    : path_(std::move(path)), text_(read_file(path_)), sha256_(hex(coda::sha256(text_))) {
   const std::int64_t window = length + 1;  // each byte and the one after it
   if (text_.empty()) {
     throw ProgramError("the text " + path_ + " is empty", "give a file with text to learn");
@@ -30,10 +30,6 @@ Corpus::Corpus(std::string path, std::int64_t length)
             std::to_string(std::max<std::int64_t>(bytes() / 2 - 1, 1)) + " or less");
   }
   learnt_ = bytes() - std::max(bytes() / 20, window);
-}
-
-std::string Corpus::sha256() const {
-  return hex(coda::sha256(text_));
 }
 
 void Corpus::copy(std::int64_t start, std::int64_t row, Batch& batch) const {
