@@ -174,6 +174,18 @@ def test_configs_of_other_models_are_refused_by_name(key, value, binary, tmp_pat
     assert key in run.stderr and "fix: " in run.stderr, run.stderr
 
 
+@pytest.mark.parametrize("text, says", [
+    ("", "no model's config.json"), ("[]", "no JSON object"), ("{}", "lacks model_type"),
+    ('{"model_type": "llama", "x": ' + "[" * 100000 + "]" * 100000 + "}", "nested too deep"),
+    ('{"model_type": "\\ud800"}', "no model's config.json"),
+])
+def test_texts_that_are_no_config_are_refused(text, says, binary, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    run = subprocess.run([str(binary), "evaluate", "--model", str(tmp_path), "--tokens", "x.npy"],
+                         text=True, capture_output=True)
+    assert run.returncode == 1 and says in run.stderr and "fix: " in run.stderr, run.stderr
+
+
 @pytest.mark.parametrize("ids, says", [
     (np.array([[1, VOCABULARY]]), f"the id {VOCABULARY}"), (np.array([[1, -1]]), "the id -1"),
     (np.array([[1.0, 2.0]]), "token ids are"), (np.array([[1]]), "sequences of 1"),

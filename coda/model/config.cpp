@@ -67,6 +67,8 @@ constexpr std::string_view kHarmless[] = {
     "tie_word_embeddings",
 };
 
+constexpr int kDeepest = 16;  // no config needs more levels
+
 [[noreturn]] void refuse(const std::string& file, const std::string& what) {
   throw ProgramError(file + " is no model's config.json: " + what,
                      "give the folder of a Llama model that `coda train` or transformers wrote");
@@ -246,7 +248,11 @@ std::string to_json(const ModelConfig& config) {
 ModelConfig config_from_json(std::string_view text, const std::string& file) {
   Json json;
   try {
-    json = Json::parse(text);
+    json = Json::parse(text, [&](int depth, Json::parse_event_t, Json&) {
+      // NOTE: to print a value takes stack for each level.
+      if (depth > kDeepest) refuse(file, "it is nested too deep");
+      return true;
+    });
   } catch (const Json::exception& error) {
     refuse(file, error.what());
   }

@@ -235,6 +235,10 @@ void copy_tensors(const std::map<std::string, OwnedTensor>& saved, const std::st
                              ", but config.json makes it " + to_string(tensor),
                          "give a folder whose files belong together");
     }
+    if (from.dtype == tensor.dtype) {
+      std::memcpy(tensor.data, from.data, found->second.bytes());
+      continue;
+    }
     const std::int64_t count = tensor.elements();
     for (std::int64_t i = 0; i < count; ++i) {
       store(tensor.dtype, tensor.data, i, load(from.dtype, from.data, i));
