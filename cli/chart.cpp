@@ -1,4 +1,4 @@
-// cli/chart.cpp: places the frame, and draws lines into it.
+// cli/chart.cpp: places the frame, draws lines into it, and says which is which.
 #include "cli/chart.h"
 
 #include <algorithm>
@@ -9,12 +9,11 @@
 namespace coda {
 namespace {
 
-constexpr double kTop = 34, kBottom = 46, kLeft = 64, kRight = 14, kRightAxis = 52;
-constexpr double kCharacter = 6.8;  // width of one
+constexpr double kTop = 12, kBottom = 46, kLeft = 70, kRight = 14, kRightAxis = 52;
 
 std::string text_of(double value) {
   if (value == 0) return "0";  // not -0
-  if (std::abs(value) < 1e-3 || std::abs(value) >= 1e6) {
+  if (std::abs(value) < 1e-5 || std::abs(value) >= 1e6) {
     return formatted("%.0e", value);
   }
   return formatted("%.4g", value);
@@ -31,7 +30,6 @@ class Drawing {
   std::string text(const std::string& style) {
     axes();
     for (const ChartLine& line : chart_.lines) draw(line);
-    legend();
     return svg_.picture(width_, height_, Svg::Form::element,
                         formatted("class=\"%s\" role=\"img\" aria-label=\"%s\" data-left=\"%.1f\" "
                                   "data-right=\"%.1f\" data-top=\"%.1f\" data-bottom=\"%.1f\"",
@@ -58,7 +56,7 @@ class Drawing {
     }
     svg_.path(formatted("M%.1f %.1fV%.1fH%.1f", kLeft, kTop, bottom, right_), "class=\"axis\"");
     svg_.text((kLeft + right_) / 2, height_ - 8, chart_.x, "text-anchor=\"middle\"");
-    turned(14, chart_.y, -90);
+    turned(12, chart_.y, -90);
     if (chart_.right.empty()) return;
     svg_.path(formatted("M%.1f %.1fV%.1f", right_, kTop, bottom), "class=\"axis\"");
     for (const double tick : ticks(chart_.low * chart_.scale, chart_.high * chart_.scale, 6)) {
@@ -87,19 +85,6 @@ class Drawing {
     if (line.marks) svg_.path(marks, "class=\"mark " + line.style + "\"");
   }
 
-  void legend() {
-    double at = kLeft;
-    for (const ChartLine& line : chart_.lines) {
-      svg_.path(formatted("M%.1f 15h26", at), "class=\"line " + line.style + "\"");
-      if (line.marks) {
-        svg_.path(formatted("M%.1f 10l5 5l-5 5l-5 -5Z", at + 13),
-                  "class=\"mark " + line.style + "\"");
-      }
-      svg_.text(at + 32, 19, line.name);
-      at += 62 + kCharacter * static_cast<double>(line.name.size());
-    }
-  }
-
   const Chart& chart_;
   double width_, height_, right_;
   Svg svg_;
@@ -119,6 +104,19 @@ std::vector<double> ticks(double low, double high, int most) {
     all.push_back(at * step);
   }
   return all;
+}
+
+std::string legend(const Chart& chart) {
+  std::string text;
+  for (const ChartLine& line : chart.lines) {
+    Svg swatch;
+    swatch.path("M0 7h28", "class=\"line " + line.style + "\"");
+    if (line.marks) swatch.path("M14 2l5 5l-5 5l-5 -5Z", "class=\"mark " + line.style + "\"");
+    text += "<span>" +
+            swatch.picture(28, 14, Svg::Form::element, "class=\"swatch\" aria-hidden=\"true\"") +
+            escaped(line.name) + "</span>\n";
+  }
+  return "<figcaption class=\"legend\">" + text + "</figcaption>\n";
 }
 
 std::string draw(const Chart& chart, double width, double height, const std::string& style) {

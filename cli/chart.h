@@ -1,4 +1,4 @@
-// cli/chart.h: a line chart as SVG: axes with round numbers, units, a legend.
+// cli/chart.h: a line chart as SVG: axes with round numbers and units; its legend as HTML.
 //
 // Colours are left to the page's style, by class; lines differ by width, dashes and marks too.
 #pragma once
@@ -27,6 +27,9 @@ struct Chart {
 
 // Round numbers in [low, high], about `most` of them.
 std::vector<double> ticks(double low, double high, int most);
+
+// The lines' names as a <figcaption>.
+std::string legend(const Chart& chart);
 
 // `style`: classes of the element. data-left and data-right say where x begins and ends.
 std::string draw(const Chart& chart, double width, double height, const std::string& style);

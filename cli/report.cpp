@@ -24,7 +24,7 @@ using nlohmann::json;
 struct Totals {
   std::int64_t done = 0, steps = 0;                // of the schedule
   double training = 0, measuring = 0, tokens = 0;  // seconds; learnt in that time
-  bool ended = false;
+  std::string state;                               // empty: all steps are done
 };
 
 Totals totals_of(const RunLog& log) {
@@ -39,7 +39,7 @@ Totals totals_of(const RunLog& log) {
   const RunLog::Session& last = log.sessions.back();
   totals.done = last.to;
   totals.steps = last.start.at("steps").get<std::int64_t>();
-  totals.ended = last.ended && !last.interrupted;
+  totals.state = !last.ended ? "no end in the log" : last.interrupted ? "stopped by a signal" : "";
   return totals;
 }
 
@@ -66,7 +66,7 @@ std::string tiles(const RunLog& log) {
   text += tile("steps",
                datum("steps", static_cast<double>(totals.done), count_text(totals.done)) +
                    (totals.done < totals.steps ? " of " + count_text(totals.steps) : ""),
-               totals.ended ? "" : "stopped early");
+               totals.state);
   text += tile("training", datum("seconds", totals.training, duration_text(totals.training)), "");
   const double rate = totals.training > 0 ? totals.tokens / totals.training : 0;
   text +=

@@ -168,13 +168,15 @@ std::string curves_section(const RunLog& log) {
         "loss, of norms the highest.",
         std::ceil(each));
   }
-  return "<figure class=\"chart-box\">" + draw(loss, 1000, 360, "chart wide") +
-         draw(loss, 360, 300, "chart narrow") +
-         "<output class=\"readout\" aria-live=\"polite\"></output></figure>\n"
-         "<div class=\"pair\"><figure class=\"chart-box\">" +
-         draw(rate, 480, 240, "chart") + "</figure><figure class=\"chart-box\">" +
-         draw(norm, 480, 240, "chart") +
-         "</figure></div>\n<p class=\"note\">Smoothed: 95 % of what it was and 5 % of the new "
+  const auto figure = [](const Chart& chart, double width, double height,
+                         const std::string& more = "") {
+    return "<figure class=\"chart-box\">" + legend(chart) +
+           draw(chart, width, height, "chart wide") + draw(chart, 360, 250, "chart narrow") + more +
+           "</figure>\n";
+  };
+  return figure(loss, 1150, 400, "<output class=\"readout\" aria-live=\"polite\"></output>") +
+         "<div class=\"pair\">" + figure(rate, 570, 240) + figure(norm, 570, 240) +
+         "</div>\n<p class=\"note\">Smoothed: 95 % of what it was and 5 % of the new "
          "batch's loss." +
          note + "</p>\n<details><summary>The numbers as a table</summary>" + table(log) +
          "</details>\n";

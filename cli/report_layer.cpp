@@ -28,7 +28,7 @@ Report report_of(const json& layer) {
 }
 
 std::string count_row(const std::string& id, const std::string& what, double kernels, double read,
-                      double written, double flops, double whole) {
+                      double written, double whole) {
   const auto bytes = [](double value) {
     return amount(static_cast<std::int64_t>(value), "B");
   };
@@ -36,16 +36,14 @@ std::string count_row(const std::string& id, const std::string& what, double ker
          datum(id + "-kernels", kernels, formatted("%.0f", kernels)) + "</td><td>" +
          datum(id + "-read", read, bytes(read)) + "</td><td>" +
          datum(id + "-written", written, bytes(written)) + "</td><td>" + bytes(read + written) +
-         formatted(" (%.0f %%)", whole > 0 ? 100 * (read + written) / whole : 100) +
-         "</td><td class=\"wide\">" + amount(static_cast<std::int64_t>(flops), "FLOP") +
-         "</td></tr>\n";
+         formatted(" (%.0f %%)", whole > 0 ? 100 * (read + written) / whole : 100) + "</td></tr>\n";
 }
 
 std::string counts_table(const json& kernels, const Report& layer) {
   const auto model = [&](const char* id, const char* what, const char* key, double whole) {
     const json& cost = kernels.at(key);
     return count_row(id, what, cost.at("kernels").get<double>(), cost.at("read").get<double>(),
-                     cost.at("written").get<double>(), cost.at("flops").get<double>(), whole);
+                     cost.at("written").get<double>(), whole);
   };
   const json& plain = kernels.at("unfused");
   const double whole = plain.at("read").get<double>() + plain.at("written").get<double>();
@@ -56,14 +54,13 @@ std::string counts_table(const json& kernels, const Report& layer) {
   }
   const auto one = [&](const char* id, const char* what, double steps, const Cost& cost) {
     return count_row(id, what, steps, static_cast<double>(cost.bytes_read),
-                     static_cast<double>(cost.bytes_written), static_cast<double>(cost.flops),
+                     static_cast<double>(cost.bytes_written),
                      static_cast<double>(bytes_moved(layer.unfused)));
   };
   return "<div class=\"scroll\" tabindex=\"0\"><table id=\"counts\"><caption>For one batch, "
          "forward and backward</caption><thead><tr><th "
          "scope=\"col\"></th><th scope=\"col\">kernels</th><th scope=\"col\">read</th><th "
-         "scope=\"col\">written</th><th scope=\"col\">moved</th><th scope=\"col\" "
-         "class=\"wide\">arithmetic</th></tr></thead><tbody>\n" +
+         "scope=\"col\">written</th><th scope=\"col\">moved</th></tr></thead><tbody>\n" +
          model("model-unfused", "whole model, unfused", "unfused", whole) +
          model("model-fused", "whole model, fused", "fused", whole) +
          one("layer-unfused", "this layer, unfused", plain_steps, layer.unfused) +
@@ -81,8 +78,8 @@ class Towers {
     tower(kGap, "unfused", [](const Half& half) -> const Ledger& { return half.unfused; });
     tower(kWidth / 2 + kGap / 2, "fused",
           [](const Half& half) -> const Ledger& { return half.fused; });
-    return svg_.picture(kWidth, kHead + kHeight + 12, Svg::Form::element,
-                        "class=\"towers schedule\" role=\"img\" aria-label=\"Each kernel as a box, "
+    return svg_.picture(kWidth, kHead + kHeight + kGap, Svg::Form::element,
+                        "class=\"towers\" role=\"img\" aria-label=\"Each kernel as a box, "
                         "as high as the bytes that it moves: unfused and fused. The lists below "
                         "have the numbers.\"");
   }
@@ -104,6 +101,7 @@ class Towers {
     double y = kHead;
     for (const Half& half : layer_.halves) {
       const std::vector<Cost>& steps = which(half).steps;
+      if (y > kHead) y += kGap / 2;  // from forward to backward
       for (std::size_t i = 0; i < steps.size(); ++i) {
         const double high = kHeight * static_cast<double>(bytes_moved(steps[i])) /
                             static_cast<double>(std::max<std::int64_t>(bytes_moved(layer_.unfused),
@@ -127,6 +125,20 @@ class Towers {
   const Report& layer_;
   Svg svg_;
 };
+
+std::string kinds() {
+  std::string text;
+  for (const auto& [kind, meaning] :
+       {std::pair("gemm", "product and epilogue"), std::pair("stream", "no product"),
+        std::pair("opaque", "attention")}) {
+    Svg swatch;
+    swatch.path("M1 1h16v12h-16Z", formatted("class=\"%s\"", kind));
+    text += "<span>" +
+            swatch.picture(18, 14, Svg::Form::element, "class=\"swatch\" aria-hidden=\"true\"") +
+            kind + ": " + meaning + "</span>\n";
+  }
+  return "<figcaption class=\"legend\">" + text + "</figcaption>\n";
+}
 
 // The programs of a ledger's kernels, each with its text.
 std::string list(const Schedule& schedule, const Ledger& ledger, const json& names, char letter,
@@ -200,14 +212,16 @@ std::string layer_section(const RunLog& log) {
   const json& record = log.kernels.at("layer");
   const Report layer = report_of(record);
   return formatted(
-             "<p>Layer %d, as it runs among the others. A kernel is a matrix product with "
+             "<p>Layer %d, counted from 0, as it runs among the others. F is forward, B backward. "
+             "A kernel is a matrix product with "
              "all that follows it while its result is on chip.</p>\n",
              record.at("index").get<int>()) +
-         counts_table(log.kernels, layer) + "<h3>Bytes moved, kernel by kernel</h3>\n<figure>" +
+         "<div class=\"pair\"><div>\n" + counts_table(log.kernels, layer) +
+         "</div>\n<figure><h3>Bytes moved, kernel by kernel</h3>\n" + kinds() +
          Towers(layer).text() +
-         "</figure>\n<h3>The schedule</h3>\n<p class=\"note\">Forward runs down on the left, "
+         "</figure></div>\n<h3>The schedule</h3>\n<p class=\"note\">Forward runs down on the left, "
          "backward up on the right; lines are tensors, as thick as their bytes.</p>\n<div "
-         "class=\"scroll picture\" tabindex=\"0\">" +
+         "class=\"scroll picture schedule\" tabindex=\"0\">" +
          picture(layer, Svg::Form::element) + "</div>\n" + lists(log.kernels, layer);
 }
 

@@ -71,8 +71,9 @@ std::string bar(double part, const std::string& style) {
                    100 * std::clamp(part, 0.0, 1.0));
 }
 
-std::string speed(double amount, double seconds, const char* unit) {
-  return amount > 0 && seconds > 0 ? formatted("%.1f %s", amount / seconds / 1e9, unit) : "";
+// In billions a second.
+std::string speed(double amount, double seconds) {
+  return amount > 0 && seconds > 0 ? formatted("%.1f", amount / seconds / 1e9) : "";
 }
 
 struct Times {
@@ -94,7 +95,7 @@ Times times_of(const RunLog& log) {
   double inside = 0;
   std::map<std::string, bool> counted;
   for (const RunLog::Session& session : log.sessions) {
-    times.total += session.training;
+    times.total += session.timed;
     const auto steps = static_cast<double>(session.to - session.from);
     for (const auto& [key, seconds] : session.kernels) {
       const auto at = known.find(key);
@@ -128,8 +129,8 @@ std::string groups_text(const Times& times) {
   std::string stacked, rows;
   for (std::size_t g = 0; g < kGroups.size(); ++g) {
     const double part = times.groups[g] / times.total;
-    stacked += formatted("<span class=\"g%zu\" style=\"width:%.2f%%\" title=\"%s %.1f %%\"></span>",
-                         g, 100 * part, kGroups[g], 100 * part);
+    stacked += formatted("<span class=\"g%zu\" style=\"flex:%.2f\" title=\"%s %.1f %%\"></span>", g,
+                         100 * part, kGroups[g], 100 * part);
     rows += "<tr><th scope=\"row\"><span class=\"key g" + std::to_string(g) + "\"></span>" +
             kGroups[g] + "</th><td>" +
             datum("time-" + std::to_string(g), times.groups[g], duration_text(times.groups[g])) +
@@ -156,8 +157,8 @@ std::string time_section(const RunLog& log) {
             bar(row.seconds / most, "g" + std::to_string(row.group)) + "</td><td>" +
             formatted("%.1f %%", 100 * row.seconds / times.total) + "</td><td class=\"wide\">" +
             kGroups[row.group] + "</td><td class=\"wide\">" + html(row.kind) +
-            "</td><td class=\"wide\">" + speed(row.flops, row.seconds, "GFLOP/s") +
-            "</td><td class=\"wide\">" + speed(row.bytes, row.seconds, "GB/s") + "</td></tr>\n";
+            "</td><td class=\"wide\">" + speed(row.flops, row.seconds) +
+            "</td><td class=\"wide\">" + speed(row.bytes, row.seconds) + "</td></tr>\n";
   }
   return groups_text(times) +
          "<details><summary>Each kernel</summary><p class=\"note\">Kernels that do the same in "
@@ -167,8 +168,8 @@ std::string time_section(const RunLog& log) {
          "scope=\"col\">kernel</th><th scope=\"col\" class=\"barcell\">time</th><th "
          "scope=\"col\">share</th><th "
          "scope=\"col\" class=\"wide\">part</th><th scope=\"col\" class=\"wide\">kind</th><th "
-         "scope=\"col\" class=\"wide\">arithmetic</th><th scope=\"col\" "
-         "class=\"wide\">memory</th></tr></thead><tbody>\n" +
+         "scope=\"col\" class=\"wide\">GFLOP/s</th><th scope=\"col\" "
+         "class=\"wide\">GB/s</th></tr></thead><tbody>\n" +
          rows + "</tbody></table></div></details>\n";
 }
 

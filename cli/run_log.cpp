@@ -57,6 +57,7 @@ void add(RunLog& log, const json& record) {
     log.samples[step] = bytes_of_text(record.at("text").get<std::string>());
   } else if (event == "time") {
     session.training = number(record, "training");
+    session.timed = session.training;
     session.measuring = number(record, "measuring");
     session.kernels = record.at("kernels").get<std::map<std::string, double>>();
   } else if (event == "end") {

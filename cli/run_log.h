@@ -53,6 +53,7 @@ struct RunLog {
     nlohmann::json start;
     std::int64_t from = 0, to = 0;          // steps
     double training = 0, measuring = 0;     // seconds
+    double timed = 0;                       // seconds of training that `kernels` is of
     std::map<std::string, double> kernels;  // seconds, by "schedule: kernel"
     bool ended = false, interrupted = false;
   };
