@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kSampleBytes = 160;  // on the way
+constexpr std::int64_t kSampleBytes = 160;  // at most, on the way
 constexpr std::int64_t kFirstSteps = 3;     // they say how long a step takes
 
 json cost_json(const Cost& cost, std::size_t kernels) {
@@ -122,6 +122,12 @@ void Recorder::write_sample(const std::string& text) {
   log_.write({{"event", "sample"}, {"step", trainer_.done()}, {"text", text_of_bytes(text)}});
 }
 
+// Within the context, where a byte costs least.
+void Recorder::write_short_sample() {
+  const std::int64_t bytes = std::min(kSampleBytes, trainer_.model().config().context);
+  write_sample(sample_text(trainer_, backend_, seed_, bytes));
+}
+
 void Recorder::write_time() {
   log_.write({{"event", "time"},
               {"step", trainer_.done()},
@@ -142,8 +148,7 @@ double Recorder::begin(json facts, const Report& whole) {
   double loss = 0;
   costs_.held_out = timed([&] { loss = trainer_.held_out_loss(); });
   write_held_out(loss);
-  costs_.sample =
-      timed([&] { write_sample(sample_text(trainer_, backend_, seed_, kSampleBytes)); });
+  costs_.sample = timed([&] { write_short_sample(); });
   return loss;
 }
 
@@ -163,7 +168,7 @@ void Recorder::step(const Trainer::Report& step, double seconds) {
   }
   if (!plan_) plan_ = measuring_plan(done - 1, trainer_.steps(), costs_);
   if (plan_->samples.contains(done)) {
-    paused_ += timed([&] { write_sample(sample_text(trainer_, backend_, seed_, kSampleBytes)); });
+    paused_ += timed([&] { write_short_sample(); });
   }
   if (plan_->held_out.contains(done)) {
     paused_ += timed([&] { write_held_out(trainer_.held_out_loss()); });

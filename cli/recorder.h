@@ -47,6 +47,7 @@ class Recorder {
   double timed(const std::function<void()>& work);
   void write_held_out(double loss);
   void write_sample(const std::string& text);
+  void write_short_sample();
   void write_time();
 
   Trainer& trainer_;

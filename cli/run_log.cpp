@@ -90,7 +90,7 @@ RunLogWriter::~RunLogWriter() {
 }
 
 void RunLogWriter::write(const json& record) {
-  const std::string line = record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  const std::string line = record.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
   const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size();
   if (written && std::fflush(file_) == 0) return;
   throw ProgramError("cannot write " + path_ + ": " + std::strerror(errno),

@@ -1,4 +1,4 @@
-// cli/run_log.h: the log of a training run: FOLDER/log.jsonl, a JSON object a line.
+// cli/run_log.h: the log of a training run: FOLDER/log.jsonl, a JSON object a line, in ASCII.
 //
 //   {"event": "start", "step": S, …}      the run's facts; from step S on, what is said before of
 //                                         later steps no longer counts (a run that was resumed)
