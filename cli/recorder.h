@@ -37,6 +37,9 @@ class Recorder {
   void step(const Trainer::Report& step, double seconds);
   void end(double held_out, const std::string& sample, bool interrupted);
 
+  // Why the log is not complete; empty: it is.
+  const std::string& problem() const { return log_.problem(); }
+
   // Seconds that measuring took since begin(), and with the first sample, which is for the report
   // alone too.
   double paused() const { return paused_; }

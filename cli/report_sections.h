@@ -2,7 +2,6 @@
 // for it.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -86,15 +86,17 @@ RunLogWriter::RunLogWriter(const std::string& folder, bool append) : path_(log_p
 }
 
 RunLogWriter::~RunLogWriter() {
-  std::fclose(file_);
+  if (file_ != nullptr) std::fclose(file_);
 }
 
 void RunLogWriter::write(const json& record) {
+  if (file_ == nullptr) return;
   const std::string line = record.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
   const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size();
   if (written && std::fflush(file_) == 0) return;
-  throw ProgramError("cannot write " + path_ + ": " + std::strerror(errno),
-                     "check that the disk has space, or give --no-report");
+  problem_ = "cannot write " + path_ + ": " + std::strerror(errno);
+  std::fclose(file_);
+  file_ = nullptr;
 }
 
 std::string text_of_bytes(std::string_view bytes) {

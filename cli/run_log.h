@@ -26,16 +26,19 @@ std::string log_path(const std::string& folder);
 // Writes the log, each line when it is complete, so that what a killed run measured is there.
 class RunLogWriter {
  public:
-  // Appends, or begins anew.
+  // Appends, or begins anew. Throws ProgramError where the file cannot be opened.
   RunLogWriter(const std::string& folder, bool append);
   ~RunLogWriter();
   RunLogWriter(const RunLogWriter&) = delete;
   RunLogWriter& operator=(const RunLogWriter&) = delete;
 
+  // NOTE: does not throw: a full disk is no reason to lose what was learnt. Nothing is written
+  // after the first failure, which problem() tells.
   void write(const nlohmann::json& record);
+  const std::string& problem() const { return problem_; }  // empty: none
 
  private:
-  std::string path_;
+  std::string path_, problem_;
   std::FILE* file_ = nullptr;
 };
 

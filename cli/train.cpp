@@ -251,6 +251,10 @@ std::string Session::sample() {
 }
 
 void Session::write_report() {
+  if (!recorder_->problem().empty()) {
+    std::fprintf(out_, "\nNo report: %s\n", recorder_->problem().c_str());
+    return;
+  }
   const std::string path = coda::write_report(a_.output);
   const double training = report_.value("seconds", 0.0);
   std::fprintf(out_,

@@ -76,7 +76,8 @@ def data(tmp_path_factory):
 def run(binary, data, tmp_path_factory):
     """The folder of a run, and what it reported as JSON."""
     folder = tmp_path_factory.mktemp("run") / "model"
-    out = coda(binary, "train", "--data", data, "--output", folder, "--steps", STEPS, "--json", *SMALL)
+    out = coda(binary, "train", "--data", data, "--output", folder, "--steps", STEPS, "--json",
+               *SMALL)
     return folder, json.loads(out.stdout)
 
 
@@ -102,7 +103,8 @@ def test_the_page_holds_every_section_and_says_so(page, run):
     assert {"curves", "samples", "time", "layer", "facts"} <= set(page.ids)
     for section in ("curves", "samples", "time", "layer"):
         assert f"#{section}" in [value for tag, name, value in page.attributes if tag == "a"]
-    for words in ("loss (nats a byte)", "bits a byte", "learning rate", "gradient norm", "held out"):
+    for words in ("loss (nats a byte)", "bits a byte", "learning rate", "gradient norm",
+                  "held out"):
         assert words in page.texts["curves"], words
     for words in ("attention forward", "attention backward", "optimiser", "adamw"):
         assert words in page.texts["time"], words
@@ -195,6 +197,14 @@ def test_measuring_on_the_way_changes_nothing_that_is_learnt(binary, data, tmp_p
         assert at[event][0] == 0 and at[event][-1] == 120 and len(at[event]) > 2, at[event]
     time = [each for each in log if each["event"] == "time"][-1]
     assert time["measuring"] < 0.2 * time["training"]  # 4 % are planned: this is for busy machines
+
+
+def test_a_full_disk_costs_the_report_but_not_the_model(binary, data, tmp_path):
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    out = coda(binary, "train", "--data", data, "--output", tmp_path, "--steps", 5, *SMALL)
+    assert "No report: cannot write" in out.stdout.decode()
+    assert (tmp_path / "model.safetensors").exists()
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_hostile_text_is_shown_and_does_nothing(binary, run, page, tmp_path):
