@@ -23,7 +23,7 @@ struct Range {
 };
 
 std::vector<Range> ranges(const RunLog& log) {
-  const std::vector<double> smooth = smoothed(log);
+  const std::vector<double> smooth = smoothed_losses(log);
   const std::size_t each = (log.steps.size() + kMostPoints - 1) / kMostPoints;
   std::vector<Range> all;
   std::size_t i = 0;
@@ -117,7 +117,7 @@ std::string table(const RunLog& log) {
   std::set<std::int64_t> shown;
   for (const auto& [step, loss] : log.held_out) shown.insert(step);
   for (const auto& [step, text] : log.samples) shown.insert(step);
-  const std::vector<double> smooth = smoothed(log);
+  const std::vector<double> smooth = smoothed_losses(log);
   std::string rows;
   for (const std::int64_t step : shown) {
     std::string row = element("th", "scope=\"row\"", count_text(step));
@@ -145,10 +145,11 @@ std::string table(const RunLog& log) {
 
 }  // namespace
 
-std::vector<double> smoothed(const RunLog& log) {
+std::vector<double> smoothed_losses(const RunLog& log) {
   std::vector<double> all;
   for (const auto& [number, step] : log.steps) {
-    all.push_back(all.empty() ? step.loss : 0.95 * all.back() + 0.05 * step.loss);
+    const double before = all.empty() ? 0 : all.back();
+    all.push_back(smoothed(before, step.loss, static_cast<std::int64_t>(all.size()) + 1));
   }
   return all;
 }
@@ -176,10 +177,8 @@ std::string curves_section(const RunLog& log) {
   };
   return figure(loss, 1150, 400, "<output class=\"readout\" aria-live=\"polite\"></output>") +
          "<div class=\"pair\">" + figure(rate, 570, 240) + figure(norm, 570, 240) +
-         "</div>\n<p class=\"note\">Smoothed: 95 % of what it was and 5 % of the new "
-         "batch's loss." +
-         note + "</p>\n<details><summary>The numbers as a table</summary>" + table(log) +
-         "</details>\n";
+         "</div>\n<p class=\"note\">Smoothed: about the mean of the last 20 batches." + note +
+         "</p>\n<details><summary>The numbers as a table</summary>" + table(log) + "</details>\n";
 }
 
 std::string curves_data(const RunLog& log) {

@@ -199,7 +199,10 @@ std::string lists(const json& kernels, const Report& layer) {
     fused += head + list(half.partition.schedule, half.fused, names, letter, most);
     plain += head + list(half.plain, half.unfused, json::array(), letter, most);
   }
-  return "<div class=\"pair\"><div id=\"fused-kernels\"><h3>Fused: what runs</h3>\n" + fused +
+  return "<div class=\"pair\"><div id=\"fused-kernels\"><h3>Fused: what runs</h3>\n<p "
+         "class=\"note\">A bar is "
+         "the bytes moved: solid read, hatched written. A click shows the kernel's text.</p>\n" +
+         fused +
          "</div>\n<div id=\"unfused-calls\"><h3>Unfused: one library call each</h3>\n<details "
          "class=\"all\"><summary>All calls</summary>\n" +
          plain + "</details></div></div>\n";
@@ -220,7 +223,8 @@ std::string layer_section(const RunLog& log) {
          "</div>\n<figure><h3>Bytes moved, kernel by kernel</h3>\n" + kinds() +
          Towers(layer).text() +
          "</figure></div>\n<h3>The schedule</h3>\n<p class=\"note\">Forward runs down on the left, "
-         "backward up on the right; lines are tensors, as thick as their bytes.</p>\n<div "
+         "backward up on the right; lines are tensors, as thick as their bytes. On a narrow screen "
+         "it scrolls sideways.</p>\n<div "
          "class=\"scroll picture schedule\" tabindex=\"0\">" +
          picture(layer, Svg::Form::element) + "</div>\n" + lists(log.kernels, layer);
 }

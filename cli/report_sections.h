@@ -9,8 +9,8 @@
 
 namespace coda {
 
-// A training loss that is smoothed as the progress line shows it: 0.95 of what it was.
-std::vector<double> smoothed(const RunLog& log);
+// The loss after each step, as the progress line smoothed it.
+std::vector<double> smoothed_losses(const RunLog& log);
 
 // Charts of loss, learning rate and gradient norm, and a table of the same.
 std::string curves_section(const RunLog& log);

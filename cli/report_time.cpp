@@ -133,7 +133,9 @@ std::string groups_text(const Times& times) {
                          100 * part, kGroups[g], 100 * part);
     rows += "<tr><th scope=\"row\"><span class=\"key g" + std::to_string(g) + "\"></span>" +
             kGroups[g] + "</th><td>" +
-            datum("time-" + std::to_string(g), times.groups[g], duration_text(times.groups[g])) +
+            datum("time-" + std::to_string(g), times.groups[g],
+                  times.groups[g] < 60 ? formatted("%.1f s", times.groups[g])
+                                       : duration_text(times.groups[g])) +
             formatted("</td><td>%.1f %%</td></tr>\n", 100 * part);
   }
   return "<div class=\"stacked\" aria-hidden=\"true\">" + stacked +

@@ -201,7 +201,7 @@ void Session::train() {
   std::string line;
   while (trainer_->done() < trainer_->steps() && interrupted == 0) {
     const Trainer::Report step = trainer_->step();
-    smooth = trainer_->done() == 1 ? step.loss : 0.95 * smooth + 0.05 * step.loss;
+    smooth = smoothed(smooth, step.loss, trainer_->done());
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count() -
                            (recorder_ ? recorder_->paused() : 0);
     const auto done = static_cast<double>(trainer_->done());
