@@ -30,7 +30,7 @@ Report report_of(const json& layer) {
 std::string count_row(const std::string& id, const std::string& what, double kernels, double read,
                       double written, double whole) {
   const auto bytes = [](double value) {
-    return amount(static_cast<std::int64_t>(value), "B");
+    return amount(static_cast<std::int64_t>(std::clamp(value, 0.0, 9e18)), "B");
   };
   return "<tr><th scope=\"row\">" + what + "</th><td>" +
          datum(id + "-kernels", kernels, formatted("%.0f", kernels)) + "</td><td>" +

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <stdexcept>
 
 #include "coda/core/error.h"
 #include "coda/core/file.h"
@@ -20,13 +21,20 @@ double number(const json& record, const char* key) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
+std::int64_t step_of(const json& record) {
+  const auto step = record.at("step").get<std::int64_t>();
+  constexpr std::int64_t kMost = 1'000'000'000'000'000;  // sums of them do not overflow
+  if (step < 0 || step > kMost) throw std::out_of_range("a step of " + std::to_string(step));
+  return step;
+}
+
 template <class T>
 void forget_after(std::map<std::int64_t, T>& all, std::int64_t step) {
   all.erase(all.upper_bound(step), all.end());
 }
 
 void start(RunLog& log, const json& record) {
-  const auto step = record.at("step").get<std::int64_t>();
+  const auto step = step_of(record);
   // At step 0 what was measured before the first step is measured again.
   forget_after(log.steps, step == 0 ? -1 : step);
   forget_after(log.held_out, step == 0 ? -1 : step);
@@ -44,7 +52,7 @@ void add(RunLog& log, const json& record) {
     log.kernels = record;
     return;
   }
-  const auto step = record.at("step").get<std::int64_t>();
+  const auto step = step_of(record);
   session.to = step;
   if (event == "step") {
     log.steps[step] = {.loss = number(record, "loss"),
@@ -127,13 +135,18 @@ RunLog read_log(const std::string& folder) {
     end = text.find('\n', at);
     if (end == std::string::npos) break;  // incomplete: the run was killed
     ++line;
+    const auto refuse = [&](const std::exception& error) {
+      throw ProgramError(
+          path + ":" + std::to_string(line) + ": no record of a training run: " + error.what(),
+          "give the folder of a model that `coda train` wrote");
+    };
     try {
       add(log, json::parse(text.begin() + static_cast<std::ptrdiff_t>(at),
                            text.begin() + static_cast<std::ptrdiff_t>(end)));
     } catch (const json::exception& error) {
-      throw ProgramError(
-          path + ":" + std::to_string(line) + ": no record of a training run: " + error.what(),
-          "give the folder of a model that `coda train` wrote");
+      refuse(error);
+    } catch (const std::out_of_range& error) {
+      refuse(error);
     }
   }
   if (log.sessions.empty()) {

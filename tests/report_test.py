@@ -254,7 +254,7 @@ def test_what_a_resumed_run_repeats_counts_once(binary, run, tmp_path):
 @pytest.mark.parametrize("log, says", [
     (None, "cannot open"), ("", "no training run"), ("{}\n", "log.jsonl:1"),
     ('{"event":"start","step":0}\nnonsense\n', "log.jsonl:2"),
-    ('{"event":"start","step":0}\n', "log lacks"),
+    ('{"event":"start","step":0}\n', "log lacks"), ('{"event":"start","step":-1}\n', "step of -1"),
 ])
 def test_a_folder_without_a_run_is_refused(binary, tmp_path, log, says):
     if log is not None:
