@@ -27,7 +27,10 @@ std::string cpu_name() {
 std::string system_name() {
   utsname names{};
   if (uname(&names) != 0) return "unknown";
-  return std::string(names.sysname) + " " + names.release + " " + names.machine;
+  // What is behind the number may be anybody's own.
+  const std::string release = names.release;
+  return std::string(names.sysname) + " " + release.substr(0, release.find('-')) + " " +
+         names.machine;
 }
 
 }  // namespace
