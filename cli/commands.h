@@ -19,6 +19,7 @@ void add_verify(CLI::App& app);
 void add_run(CLI::App& app);
 void add_train(CLI::App& app);
 void add_evaluate(CLI::App& app);
+void add_report(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_env(CLI::App& app);

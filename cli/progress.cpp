@@ -53,6 +53,11 @@ void Progress::finish(const std::string& line) {
   width_ = 0;
 }
 
+double smoothed(double before, double loss, std::int64_t count) {
+  const double weight = std::max(0.05, 3.0 / (static_cast<double>(count) + 2));
+  return before + weight * (loss - before);
+}
+
 std::string duration_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
   if (whole < 60) return std::to_string(whole) + " s";

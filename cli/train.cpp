@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,12 +14,13 @@
 #include "cli/commands.h"
 #include "cli/printable.h"
 #include "cli/progress.h"
+#include "cli/recorder.h"
+#include "cli/report.h"
 #include "cli/stop_signals.h"
 #include "cli/train_checkpoint.h"
 #include "coda/core/error.h"
 #include "coda/core/flags.h"
 #include "coda/cpu/cpu.h"
-#include "coda/model/generate.h"
 #include "coda/rewrite/explain.h"
 #include "coda/rewrite/ledger.h"
 
@@ -36,7 +38,8 @@ constexpr std::int64_t kSampleBytes = 400;
 struct Arguments {
   std::string data, output = "coda-model", save_every = "10min", dtype = "f32";
   bool resume = false, overwrite = false;
-  bool quick = false, json = false, profile = false, tied = false;
+  bool quick = false, json = false, profile = false, tied = false, no_report = false;
+  std::string command;  // as the report shows it
   std::optional<std::int64_t> steps, stop_at;
   std::optional<double> minutes;
   std::int64_t layers = 4, width = 128, heads = 4, key_heads = 2, length = 256, sequences = 8;
@@ -87,11 +90,13 @@ class Session {
  private:
   void begin(const Corpus& corpus);
   void describe(const Corpus& corpus);
+  nlohmann::json facts(const Corpus& corpus) const;
   void show_ledger();
   void choose_steps();
   void train();
   void show_profile(const Timings& timings);
   std::string sample();
+  void write_report();
 
   const Arguments& a_;
   std::unique_ptr<RunFolder> folder_;
@@ -99,6 +104,9 @@ class Session {
   std::FILE* out_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Trainer> trainer_;
+  std::optional<Report> whole_;  // of the model
+  Timings timings_;
+  std::unique_ptr<Recorder> recorder_;  // null: --no-report
   nlohmann::json report_;
   int signal_ = 0;  // that stopped training
 };
@@ -128,12 +136,27 @@ void Session::describe(const Corpus& corpus) {
   report_["parameters"] = config.parameters();
 }
 
+// For the report; with file names only.
+nlohmann::json Session::facts(const Corpus& corpus) const {
+  nlohmann::json facts;
+  facts["command"] = a_.command;
+  facts["data"] = report_["data"];
+  facts["data"]["file"] = std::filesystem::path(corpus.path()).filename().string();
+  facts["model"] = report_["model"];
+  facts["parameters"] = report_["parameters"];
+  facts["batch"] = {{"sequences", a_.sequences}, {"length", a_.length}};
+  facts["rate"] = a_.rate;
+  facts["seed"] = a_.seed;
+  facts["threads"] = a_.threads > 0 ? a_.threads : flags::threads();
+  return facts;
+}
+
 void Session::show_ledger() {
   const Model& model = trainer_->model();
-  const Report whole = report(model.block(), model.wanted(), model.sizes());
+  whole_ = report(model.block(), model.wanted(), model.sizes());
   const auto both = [&](Ledger Half::* which) {
     Ledger sum;
-    for (const Half& half : whole.halves) {
+    for (const Half& half : whole_->halves) {
       const Ledger& ledger = half.*which;
       sum.steps.insert(sum.steps.end(), ledger.steps.begin(), ledger.steps.end());
       sum.total += ledger.total;
@@ -179,8 +202,9 @@ void Session::train() {
   while (trainer_->done() < last && StopSignals::received() == 0) {
     const Trainer::Report step = trainer_->step();
     const auto done = static_cast<double>(trainer_->done() - first);  // by this session
-    smooth = done == 1 ? step.loss : 0.95 * smooth + 0.05 * step.loss;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    smooth = smoothed(smooth, step.loss, trainer_->done() - first);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count() -
+                           (recorder_ ? recorder_->paused() : 0);
     const double rate = done * static_cast<double>(trainer_->tokens_per_step()) / seconds;
     const double left = seconds / done * static_cast<double>(last - trainer_->done());
     char text[128];
@@ -192,6 +216,7 @@ void Session::train() {
     progress.show(line);
     report_["tokens_per_second"] = rate;
     report_["seconds"] = seconds;
+    if (recorder_) recorder_->step(step, seconds);
     folder_->save_if_due(*trainer_);
   }
   folder_->save(*trainer_);
@@ -223,19 +248,28 @@ void Session::show_profile(const Timings& timings) {
 }
 
 std::string Session::sample() {
-  std::string text;
-  Reader reader(trainer_->config(), trainer_->weights(), *backend_);
-  SamplingOptions options;
-  options.seed = a_.seed;
   PrintableText printable;
-  generate(reader, "\n", kSampleBytes, options, [&](char byte) {
-    text.push_back(byte);
+  const std::string text = sample_text(*trainer_, *backend_, a_.seed, kSampleBytes, [&](char byte) {
     std::fputs(printable.add(byte).c_str(), out_);
     std::fflush(out_);
-    return true;
   });
   std::fprintf(out_, "%s\n", printable.finish().c_str());
   return text;
+}
+
+void Session::write_report() {
+  if (!recorder_->problem().empty()) {
+    std::fprintf(out_, "\nNo report: %s\n", recorder_->problem().c_str());
+    return;
+  }
+  const std::string path = coda::write_report(a_.output);
+  const double training = report_.value("seconds", 0.0);
+  std::fprintf(out_,
+               "\nThe run as a page: %s (measuring for it took %.1f s, %.1f %% of training)\n",
+               path.c_str(), recorder_->measuring(),
+               training > 0 ? 100 * recorder_->measuring() / training : 0);
+  report_["report"] = path;
+  report_["measuring_seconds"] = recorder_->measuring();
 }
 
 // The trainer, at the run's beginning or where its checkpoint is.
@@ -270,11 +304,14 @@ int Session::run() {
   show_ledger();
   choose_steps();
 
-  const double before = trainer_->held_out_loss();
+  if (!a_.no_report) {
+    recorder_ = std::make_unique<Recorder>(a_.output, *trainer_, *backend_, timings_, a_.seed);
+  }
+  const double before =
+      recorder_ ? recorder_->begin(facts(corpus), *whole_) : trainer_->held_out_loss();
   std::fprintf(out_, "Held-out loss before: %.3f nats a byte (guessing evenly: %.3f)\n", before,
                std::log(static_cast<double>(config.vocabulary)));
-  Timings timings;
-  if (a_.profile) trainer_->time_into(&timings);
+  if (a_.profile || recorder_) trainer_->time_into(&timings_);
   train();
   trainer_->time_into(nullptr);
   const double after = trainer_->held_out_loss();
@@ -288,8 +325,11 @@ int Session::run() {
   std::fprintf(out_, "Saved to %s; more text: coda generate --model %s\n\nA sample:\n\n",
                a_.output.c_str(), a_.output.c_str());
   report_["output"] = a_.output;
-  report_["sample"] = sample();
-  if (a_.profile) show_profile(timings);
+  const std::string text = sample();
+  report_["sample"] = text;
+  if (recorder_) recorder_->end(after, text, report_["interrupted"].get<bool>());
+  if (a_.profile) show_profile(timings_);
+  if (recorder_) write_report();
   if (a_.json) {
     constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
     std::printf("%s\n", report_.dump(2, ' ', false, kReplace).c_str());
@@ -380,9 +420,11 @@ void add_train(CLI::App& app) {
   command->add_option("--threads", a.threads, "Threads (default: CODA_THREADS, or all cores)")
       ->check(number_between(1, 1024));
   command->add_flag("--profile", a.profile, "Also say where the time goes, by kernel");
+  command->add_flag("--no-report", a.no_report, "Write no log and no report.html");
   command->add_flag("--json", a.json, "Report as JSON; what people read goes to stderr");
   command->footer("Example: coda train --data my.txt --quick --output my-model");
   command->callback([arguments, command] {
+    arguments->command = command_text(*command);
     Arguments& a = *arguments;
     std::unique_ptr<RunFolder> folder;
     std::optional<Checkpoint> checkpoint;

@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -38,9 +39,13 @@ std::string bits_of(const std::string& folder) {
   return bits;
 }
 
+// Files of a folder, but for the run's report.
 std::size_t files_in(const std::string& folder) {
-  return static_cast<std::size_t>(
-      std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+  return static_cast<std::size_t>(std::count_if(
+      fs::directory_iterator(folder), fs::directory_iterator(), [](const auto& entry) {
+        const std::string name = entry.path().filename().string();
+        return name != "log.jsonl" && name != "report.html";
+      }));
 }
 
 std::string refusal(const std::function<void()>& action) {

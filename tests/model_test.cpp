@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "coda/core/error.h"
 #include "coda/core/file.h"
+#include "coda/model/measuring.h"
 #include "coda/model/trainer.h"
 #include "coda/reference/reference.h"
 #include "tests/tiny_model.h"
@@ -344,6 +346,32 @@ TEST(Corpus, NeverSamplesWhatIsHeldOut) {
     ASSERT_EQ(batch.ids.as<std::int64_t>()[j], 'b');
     ASSERT_EQ(batch.targets.as<std::int64_t>()[j], 'b');
   }
+}
+
+TEST(Measuring, TakesAtMostItsShareOfTheTimeThatIsLeft) {
+  for (const std::int64_t done : {0, 40, 399}) {
+    for (const double cost : {0.5, 3.0, 10.0, 1e3}) {
+      const MeasuringCosts costs{.step = 0.1, .held_out = 0.1 * cost, .sample = 0.07 * cost};
+      const MeasuringPlan plan = measuring_plan(done, 400, costs);
+      const double spent = static_cast<double>(plan.held_out.size()) * costs.held_out +
+                           static_cast<double>(plan.samples.size()) * costs.sample;
+      EXPECT_LE(spent, kMeasuringShare * costs.step * static_cast<double>(400 - done));
+      for (const std::set<std::int64_t>* steps : {&plan.held_out, &plan.samples}) {
+        if (steps->empty()) continue;
+        EXPECT_GT(*steps->begin(), done);
+        EXPECT_LT(*steps->rbegin(), 400);
+      }
+    }
+  }
+}
+
+TEST(Measuring, SamplesAtEveryPointOfALongRunAndHalfwayOfAShortOne) {
+  const MeasuringCosts costs{.step = 0.05, .held_out = 0.25, .sample = 0.1};
+  EXPECT_EQ(measuring_plan(0, 3000, costs).samples,
+            (std::set<std::int64_t>{30, 60, 150, 300, 750, 1500}));
+  EXPECT_GE(measuring_plan(0, 3000, costs).held_out.size(), 10u);
+  EXPECT_EQ(measuring_plan(0, 200, costs).samples, (std::set<std::int64_t>{20, 100}));
+  EXPECT_TRUE(measuring_plan(0, 20, costs).samples.empty());
 }
 
 }  // namespace

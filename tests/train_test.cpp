@@ -56,6 +56,8 @@ TEST(Train, StopsCleanlyAtCtrlC) {
   EXPECT_NE(run.out.find("Held-out loss after"), std::string::npos);
   EXPECT_NE(run.out.find("A sample"), std::string::npos);
   EXPECT_TRUE(fs::exists(path("stopped/model.safetensors")));
+  EXPECT_NE(run.out.find(path("stopped/report.html")), std::string::npos) << run.out;
+  EXPECT_NE(read_file(path("stopped/report.html")).find("stopped by a signal"), std::string::npos);
 }
 
 TEST(Train, RefusesBadDataWithOneClearError) {
