@@ -131,7 +131,7 @@ TEST(Checkpoint, CtrlCAndSigtermSaveAndASecondOneKills) {
   EXPECT_EQ(interrupted("sigint", {SIGINT}).code, 128 + SIGINT);
   EXPECT_GT(load_checkpoint(path("sigint")).position.done, 0);
   const Outcome terminated = interrupted("sigterm", {SIGTERM});
-  EXPECT_EQ(terminated.code, 128 + SIGTERM);
+  ASSERT_EQ(terminated.code, 128 + SIGTERM) << terminated.out << terminated.err;
   EXPECT_NE(terminated.out.find("Stopped by SIGTERM"), std::string::npos);
   EXPECT_GT(load_checkpoint(path("sigterm")).position.done, 0);
   // NOTE: on a busy machine the first ones may arrive as one.
