@@ -18,6 +18,8 @@ void add_build(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_run(CLI::App& app);
 void add_train(CLI::App& app);
+void add_evaluate(CLI::App& app);
+void add_report(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_env(CLI::App& app);
@@ -31,10 +33,11 @@ enum ExitCode : int {
   kOk = 0,
   kRefused =
       1,  // the text, the inputs or the files are wrong; a verification or a format check failed
-  kUsage = 2,        // the command line is wrong
-  kUnsupported = 3,  // this backend cannot do it
+  kUsage = 2,              // the command line is wrong
+  kUnsupported = 3,        // this backend cannot do it
+  kInternal = 70,          // a fault of ours
+  kStoppedBySignal = 128,  // and the signal's number
   kInterrupted = 130,
-  kInternal = 70,  // a fault of ours
 };
 
 }  // namespace coda

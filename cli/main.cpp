@@ -59,6 +59,8 @@ int run(int argc, char** argv) {
   coda::add_verify(app);
   coda::add_run(app);
   coda::add_train(app);
+  coda::add_evaluate(app);
+  coda::add_report(app);
   coda::add_generate(app);
   coda::add_bench(app);
   coda::add_env(app);

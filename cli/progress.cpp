@@ -53,6 +53,11 @@ void Progress::finish(const std::string& line) {
   width_ = 0;
 }
 
+double smoothed(double before, double loss, std::int64_t count) {
+  const double weight = std::max(0.05, 3.0 / (static_cast<double>(count) + 2));
+  return before + weight * (loss - before);
+}
+
 std::string duration_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
   if (whole < 60) return std::to_string(whole) + " s";
@@ -71,11 +76,6 @@ std::string count_text(std::int64_t count) {
   std::string text = std::to_string(count);
   for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
   return text;
-}
-
-char printable(char byte) {
-  const bool control = static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f;
-  return control && byte != '\n' && byte != '\t' ? '?' : byte;
 }
 
 }  // namespace coda

@@ -31,13 +31,15 @@ class Progress {
   std::chrono::steady_clock::time_point next_;
 };
 
+// A loss that does not jump: the mean of about the last 20, of fewer where there are few. `count`:
+// of the losses, `loss` included; `before`: the same without it.
+double smoothed(double before, double loss, std::int64_t count);
+
 // "1:05", "12 s"
 std::string duration_text(double seconds);
 // "4.3 MB", "812 KB"
 std::string bytes_text(double bytes);
 // "1,234,567"
 std::string count_text(std::int64_t count);
-// A byte of generated text as it may go to a terminal: no control characters but newline and tab.
-char printable(char byte);
 
 }  // namespace coda

@@ -274,6 +274,8 @@ TEST_F(Files, SafetensorsRefuseHostileFiles) {
   };
   const std::string data(8, 'x');
   const std::string data16(16, 'x');
+  std::string deep;
+  for (int i = 0; i < 1000; ++i) deep += R"({"a":)";
   struct Case {
     std::string name, bytes, reason;
   };
@@ -288,7 +290,9 @@ TEST_F(Files, SafetensorsRefuseHostileFiles) {
       {"text after", safetensors("{} {}", ""), "no JSON"},
       {"no UTF-8", safetensors("{\"\xff\":1}", ""), "no JSON"},
       {"deep", safetensors(std::string(100000, '['), ""), "nested too deep"},
+      {"deep objects", safetensors(deep, ""), "nested too deep"},
       {"twice", safetensors(R"({"a":1,"a":2})", ""), "\"a\" twice"},
+      {"twice, escaped", safetensors(R"({"a":1,"\u0061":2})", ""), "\"a\" twice"},
       {"key twice", safetensors(R"({"a":{"dtype":"F32","dtype":"F32"}})", ""), "\"dtype\" twice"},
       {"no tensor", safetensors(R"({"a":3})", ""), "\"a\" lacks"},
       {"no offsets", safetensors(R"({"a":{"dtype":"F32","shape":[2]}})", data), "\"a\" lacks"},
@@ -299,6 +303,20 @@ TEST_F(Files, SafetensorsRefuseHostileFiles) {
       {"size past 63 bits", safetensors(one("[18446744073709551615]", "[0,8]"), data), "no size"},
       {"size overflow", safetensors(one("[4294967296,4294967296]", "[0,8]"), data), "more than a"},
       {"negative offset", safetensors(one("[2]", "[-8,0]"), data), "an offset is -8"},
+      {"fractional offset", safetensors(one("[2]", "[0.5,8.5]"), data), "an offset is 0.5"},
+      {"exponent", safetensors(one("[2]", "[0,8e0]"), data), "an offset is 8"},
+      {"offset of text", safetensors(one("[2]", R"([0,"8"])"), data), "an offset is \"8\""},
+      {"offset past 64 bits", safetensors(one("[2]", "[0,18446744073709551624]"), data), "no size"},
+      {"bool size", safetensors(one("[true]", "[0,8]"), data), "true, which is no size"},
+      {"overflow to 0", safetensors(one("[2147483648,2147483648,4]", "[0,0]"), ""), "more than a"},
+      {"dtype of others", safetensors(R"({"a":)" + tensor("C64", "[1]", "[0,8]") + "}", data),
+       "C64"},
+      {"empty inside",
+       safetensors(R"({"a":)" + tensor("F32", "[2]", "[0,8]") + R"(,"b":)" +
+                       tensor("F32", "[0]", "[4,4]") + "}",
+                   data),
+       "overlap"},
+      {"half a surrogate", safetensors(R"({"\ud800":1})", ""), "no JSON"},
       {"backwards", safetensors(one("[2]", "[8,0]"), data), "ends before it begins"},
       {"past the end", safetensors(one("[3]", "[0,12]"), data), "only 8 bytes"},
       {"wrong size", safetensors(one("[3]", "[0,8]"), data), "need 12"},

@@ -1,4 +1,4 @@
-// tests/model_test.cpp: the Llama-style model: gradients, learning, files, generation.
+// tests/model_test.cpp: the Llama-style model: gradients, learning, files.
 #include "coda/model/model.h"
 
 #include <gtest/gtest.h>
@@ -7,64 +7,17 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "coda/core/error.h"
 #include "coda/core/file.h"
-#include "coda/cpu/cpu.h"
-#include "coda/model/generate.h"
+#include "coda/model/measuring.h"
 #include "coda/model/trainer.h"
 #include "coda/reference/reference.h"
+#include "tests/tiny_model.h"
 
 namespace coda {
 namespace {
-
-ModelConfig tiny(Embeddings embeddings = Embeddings::separate) {
-  ModelConfig c;
-  c.vocabulary = 11;
-  c.layers = 2;
-  c.width = 8;
-  c.heads = 2;
-  c.key_heads = 1;
-  c.head_width = 4;
-  c.hidden = 12;
-  c.context = 6;
-  c.embeddings = embeddings;
-  return c;
-}
-
-Batch random_batch(const ModelConfig& config, std::int64_t sequences, std::uint64_t seed) {
-  Batch batch(sequences, config.context);
-  Random random(seed);
-  for (std::int64_t i = 0; i < sequences * config.context; ++i) {
-    batch.ids.as<std::int64_t>()[i] = random.below(config.vocabulary);
-    batch.targets.as<std::int64_t>()[i] = random.below(config.vocabulary);
-  }
-  return batch;
-}
-
-// Weights large enough that every nonlinearity is felt.
-void randomize(Arena& parameters, std::uint64_t seed) {
-  Random random(seed);
-  for (const auto& [name, tensor] : parameters.tensors()) {
-    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-      store(tensor.dtype, tensor.data, i, 0.4 * random.normal() + (tensor.shape.size() == 1));
-    }
-  }
-}
-
-std::unique_ptr<Backend> cpu_backend(int threads = 1) {
-  cpu::Options options;
-  options.threads = threads;
-  return cpu::backend(options);
-}
-
-std::vector<double> values(const Tensor& tensor) {
-  std::vector<double> all;
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    all.push_back(load(tensor.dtype, tensor.data, i));
-  }
-  return all;
-}
 
 // Each tensor's gradient along a random direction against the loss at two points of it.
 void expect_central_differences(Embeddings embeddings) {
@@ -189,6 +142,41 @@ TEST(Trainer, TheHeldOutLossFalls) {
   EXPECT_LT(trainer.held_out_loss(), 0.5);
 }
 
+TEST(Trainer, Bf16WithF32MastersLearnsAsMuch) {
+  const auto backend = cpu_backend();
+  const Corpus corpus(rhyme_file(), 32);
+  std::vector<double> losses;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    TrainerOptions o = options(60);
+    o.dtype = dtype;
+    Trainer trainer(small(), o, corpus, *backend);
+    while (trainer.done() < trainer.steps()) trainer.step();
+    losses.push_back(trainer.held_out_loss());
+  }
+  EXPECT_LT(losses[1], 0.6);
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_NEAR(losses[0], losses[1], 0.05);
+}
+
+TEST(Trainer, TheProductsReadTheMastersRounded) {
+  const auto backend = cpu_backend();
+  const Corpus corpus(rhyme_file(), 32);
+  TrainerOptions o = options(3);
+  o.dtype = DType::bf16;
+  // Each step is less than half a unit in the last place of bf16, but the masters keep it.
+  o.optimizer.rate = 1e-6;
+  Trainer trainer(small(), o, corpus, *backend);
+  const std::vector<double> before = values(trainer.weights()["lm_head.weight"]);
+  while (trainer.done() < trainer.steps()) trainer.step();
+  const std::vector<double> masters = values(trainer.weights()["lm_head.weight"]);
+  const std::vector<double> read = values(trainer.model().parameters()["lm_head.weight"]);
+  ASSERT_EQ(trainer.model().parameters().dtype(), DType::bf16);
+  EXPECT_NE(before, masters);
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    ASSERT_EQ(read[i], round_to(DType::bf16, masters[i])) << i;
+  }
+}
+
 TEST(Trainer, LearnsTheSameBitsWithOneAndTwoThreads) {
   const Corpus corpus(rhyme_file(), 32);
   std::vector<std::vector<double>> learnt;
@@ -273,7 +261,8 @@ TEST(Optimizer, AStepIsAdamWWithClipping) {
 TEST(Files, ASavedModelHasTheSameLoss) {
   const auto backend = cpu_backend();
   for (const Embeddings embeddings : {Embeddings::separate, Embeddings::tied}) {
-    const ModelConfig config = tiny(embeddings);
+    ModelConfig config = tiny(embeddings);
+    if (embeddings == Embeddings::tied) config.rope_scaling = RopeScaling{.context = 4};
     Model model(config, *backend, 2, config.context);
     randomize(model.parameters(), 3);
     const std::string folder = temporary("saved/model");
@@ -359,57 +348,30 @@ TEST(Corpus, NeverSamplesWhatIsHeldOut) {
   }
 }
 
-TEST(Reader, CachedKeysGiveTheLossOfTheWholeSequence) {
-  const auto backend = cpu_backend();
-  const ModelConfig config = tiny();
-  Model model(config, *backend, 1, config.context);
-  randomize(model.parameters(), 3);
-  const Batch batch = random_batch(config, 1, 4);
-  Reader reader(config, model.parameters(), *backend);
-  const std::span ids(batch.ids.as<std::int64_t>(), 6),
-      targets(batch.targets.as<std::int64_t>(), 6);
-  double loss = 0;
-  std::vector<double> logits;
-  for (std::size_t i = 0; i < 6; ++i) {
-    logits = reader.read(ids.subspan(i, 1));
-    double sum = 0;
-    for (const double z : logits) sum += std::exp(z);
-    loss += (std::log(sum) - logits[static_cast<std::size_t>(targets[i])]) / 6;
+TEST(Measuring, TakesAtMostItsShareOfTheTimeThatIsLeft) {
+  for (const std::int64_t done : {0, 40, 399}) {
+    for (const double cost : {0.5, 3.0, 10.0, 1e3}) {
+      const MeasuringCosts costs{.step = 0.1, .held_out = 0.1 * cost, .sample = 0.07 * cost};
+      const MeasuringPlan plan = measuring_plan(done, 400, costs);
+      const double spent = static_cast<double>(plan.held_out.size()) * costs.held_out +
+                           static_cast<double>(plan.samples.size()) * costs.sample;
+      EXPECT_LE(spent, kMeasuringShare * costs.step * static_cast<double>(400 - done));
+      for (const std::set<std::int64_t>* steps : {&plan.held_out, &plan.samples}) {
+        if (steps->empty()) continue;
+        EXPECT_GT(*steps->begin(), done);
+        EXPECT_LT(*steps->rbegin(), 400);
+      }
+    }
   }
-  EXPECT_NEAR(loss, model.loss(batch), 1e-5);
-
-  Reader at_once(config, model.parameters(), *backend);
-  const std::vector<double> same = at_once.read(ids);
-  for (std::size_t i = 0; i < same.size(); ++i) EXPECT_NEAR(same[i], logits[i], 1e-4);
 }
 
-TEST(Reader, AFullContextForgetsItsOlderHalf) {
-  const auto backend = cpu_backend();
-  const ModelConfig config = tiny();
-  Arena parameters(ArenaLayout(config), DType::f32);
-  randomize(parameters, 3);
-  const std::vector<std::int64_t> ids = {1, 2, 3, 4, 5, 6, 7};
-  Reader long_reader(config, parameters, *backend), short_reader(config, parameters, *backend);
-  for (std::size_t i = 0; i < 6; ++i) long_reader.read(std::span(ids).subspan(i, 1));
-  const std::vector<double> a = long_reader.read(std::span(ids).last(1));
-  const std::vector<double> b = short_reader.read(std::span(ids).last(3));
-  EXPECT_EQ(a, b);
-}
-
-TEST(Sample, FollowsTemperatureAndTopK) {
-  const std::vector<double> logits = {0, 3, 1, 2.9};
-  Random random(1);
-  for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(sample(logits, {.temperature = 0}, random), 1);
-    EXPECT_EQ(sample(logits, {.temperature = 5, .top_k = 1}, random), 1);
-    const std::int64_t two = sample(logits, {.temperature = 1, .top_k = 2}, random);
-    EXPECT_TRUE(two == 1 || two == 3);
-  }
-  int counts[4] = {};
-  for (int i = 0; i < 4000; ++i) ++counts[sample(logits, {.temperature = 1, .top_k = 0}, random)];
-  const double sum = 1 + std::exp(3) + std::exp(1) + std::exp(2.9);
-  EXPECT_NEAR(counts[1], 4000 * std::exp(3) / sum, 150);
-  EXPECT_NEAR(counts[2], 4000 * std::exp(1) / sum, 60);
+TEST(Measuring, SamplesAtEveryPointOfALongRunAndHalfwayOfAShortOne) {
+  const MeasuringCosts costs{.step = 0.05, .held_out = 0.25, .sample = 0.1};
+  EXPECT_EQ(measuring_plan(0, 3000, costs).samples,
+            (std::set<std::int64_t>{30, 60, 150, 300, 750, 1500}));
+  EXPECT_GE(measuring_plan(0, 3000, costs).held_out.size(), 10u);
+  EXPECT_EQ(measuring_plan(0, 200, costs).samples, (std::set<std::int64_t>{20, 100}));
+  EXPECT_TRUE(measuring_plan(0, 20, costs).samples.empty());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "coda/core/file.h"
 #include "coda/program/text.h"
+#include "coda/rewrite/excerpt.h"
 #include "coda/rewrite/stack.h"
 
 namespace coda {
@@ -86,6 +87,47 @@ TEST(Picture, ShowsEveryKernelAndEveryKeptValue) {
     EXPECT_EQ(count(svg, ">head<"), layers == 0 ? 0u : 1u);
     EXPECT_EQ(picture(made), svg);
   }
+}
+
+// Of a layer between others: what crosses its borders becomes parameters and results, so that the
+// text of the excerpt parses, and every count of its kernels is as among the others.
+TEST(Picture, ShowsOneLayerOfAStackOnItsOwn) {
+  const Report whole = llama(3);
+  const Report layer = excerpt(whole, 1);
+  ASSERT_EQ(layer.halves.size(), 2u);
+  std::int64_t moved = 0;
+  for (std::size_t h = 0; h < 2; ++h) {
+    const Half &all = whole.halves[h], &mine = layer.halves[h];
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < all.fused.steps.size(); ++i) {
+      if (all.layers[i] != 1) continue;
+      names.push_back(all.fused.steps[i].step);
+      moved += bytes_moved(all.fused.steps[i]);
+    }
+    ASSERT_EQ(mine.fused.steps.size(), names.size());
+    for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(mine.fused.steps[i].step, names[i]);
+    EXPECT_GT(mine.plain.steps.size(), 4 * names.size());
+    for (const Schedule* schedule : {&mine.partition.schedule, &mine.plain}) {
+      const Module module = parse(print(*schedule), "");
+      ASSERT_EQ(module.schedules.size(), 1u);
+      EXPECT_TRUE(module.schedules[0] == *schedule);
+    }
+  }
+  EXPECT_EQ(bytes_moved(layer.total), moved);
+  EXPECT_LT(3 * moved, bytes_moved(whole.total));
+  const std::string svg = picture(layer);
+  expect_well_formed(svg);
+  EXPECT_EQ(count(svg, ">layer 1<"), 1u);
+}
+
+TEST(Picture, IsAnElementOfAPageWithoutPaper) {
+  const Report made = llama(0);
+  const std::string file = picture(made), element = picture(made, Svg::Form::element);
+  expect_well_formed(element);
+  EXPECT_EQ(count(file, "xmlns"), 1u);
+  EXPECT_EQ(count(element, "xmlns"), 0u);
+  EXPECT_EQ(count(element, "fill=\"white\""), 0u);
+  EXPECT_EQ(count(element, "<text"), count(file, "<text"));
 }
 
 TEST(Picture, MarksWhatAccumulates) {

@@ -1,99 +1,17 @@
 // tests/train_test.cpp: `coda train` and `coda generate` as a user runs them.
 #include <gtest/gtest.h>
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "coda/core/file.h"
+#include "tests/train_command.h"
 
 namespace coda {
 namespace {
 
 #ifdef CODA_BINARY
-
-namespace fs = std::filesystem;
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-// A folder of this process, gone at its end.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("coda_train_test_" + std::to_string(getpid()));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-};
-
-fs::path folder() {
-  static const Folder made;
-  return made.path;
-}
-
-std::string path(const std::string& name) {
-  return (folder() / name).string();
-}
-
-// Runs build/coda; `interrupt` sends Ctrl-C's signal once the output holds that text.
-Outcome coda_command(std::vector<std::string> arguments, const std::string& interrupt = "") {
-  const std::string out = path("out"), err = path("err");
-  fs::remove(out);
-  fs::remove(err);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (std::freopen(out.c_str(), "w", stdout) == nullptr) _exit(99);
-    if (std::freopen(err.c_str(), "w", stderr) == nullptr) _exit(99);
-    arguments.insert(arguments.begin(), CODA_BINARY);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    execv(CODA_BINARY, argv.data());
-    _exit(99);
-  }
-  for (int i = 0; !interrupt.empty() && i < 3000; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    if (fs::exists(out) && read_file(out).find(interrupt) != std::string::npos) {
-      kill(child, SIGINT);
-      break;
-    }
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  Outcome outcome;
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  outcome.out = read_file(out);
-  outcome.err = read_file(err);
-  return outcome;
-}
-
-std::string text_file(const std::string& name, std::size_t bytes) {
-  std::string text;
-  while (text.size() < bytes) text += "the cat sat on the mat and the rat ran at the hat.\n";
-  text.resize(bytes);
-  write_file(path(name), text);
-  return path(name);
-}
-
-std::vector<std::string> small(std::vector<std::string> more) {
-  std::vector<std::string> arguments = {"train",      "--data",  text_file("text.txt", 3000),
-                                        "--layers",   "1",       "--width",
-                                        "32",         "--heads", "2",
-                                        "--kv-heads", "1",       "--seq",
-                                        "32",         "--batch", "4",
-                                        "--lr",       "0.01"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
 
 TEST(Train, LearnsSavesAndReportsAsJson) {
   const Outcome run =
@@ -138,6 +56,8 @@ TEST(Train, StopsCleanlyAtCtrlC) {
   EXPECT_NE(run.out.find("Held-out loss after"), std::string::npos);
   EXPECT_NE(run.out.find("A sample"), std::string::npos);
   EXPECT_TRUE(fs::exists(path("stopped/model.safetensors")));
+  EXPECT_NE(run.out.find(path("stopped/report.html")), std::string::npos) << run.out;
+  EXPECT_NE(read_file(path("stopped/report.html")).find("stopped by a signal"), std::string::npos);
 }
 
 TEST(Train, RefusesBadDataWithOneClearError) {

@@ -2,6 +2,7 @@
 #include "coda/core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 
 namespace coda {
 namespace {
+
+constexpr std::string_view kTemporary = ".part-";  // behind a file's name, before a number
 
 std::string reason() {
   return std::strerror(errno);
@@ -69,7 +72,8 @@ void InputFile::read(std::int64_t offset, void* to, std::size_t count) const {
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   static std::atomic<int> serial{0};
-  temporary_ = path_ + ".part-" + std::to_string(getpid()) + "-" + std::to_string(serial++);
+  temporary_ =
+      path_ + std::string(kTemporary) + std::to_string(getpid()) + "-" + std::to_string(serial++);
   descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("create");
   struct stat status{};
@@ -86,8 +90,10 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(std::string_view action) const {
+  const bool full = errno == ENOSPC || errno == EDQUOT;
   throw ProgramError("cannot " + std::string(action) + " " + path_ + ": " + reason(),
-                     "check that " + folder_of(path_) + " exists, is writable and has space");
+                     full ? "free space on the disk of " + folder_of(path_) + ", or name another"
+                          : "check that " + folder_of(path_) + " exists and is writable");
 }
 
 void OutputFile::write(const void* data, std::size_t count) {
@@ -101,8 +107,12 @@ void OutputFile::write(const void* data, std::size_t count) {
   }
 }
 
-void OutputFile::commit() {
+void OutputFile::sync() {
   if (fsync(descriptor_) != 0) fail("write");
+}
+
+void OutputFile::commit() {
+  sync();
   if (close(std::exchange(descriptor_, -1)) != 0) fail("write");
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace");
   temporary_.clear();
@@ -112,6 +122,28 @@ void OutputFile::commit() {
     fsync(folder);
     close(folder);
   }
+}
+
+FolderLock::FolderLock(const std::string& folder) {
+  descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor_ < 0) {
+    throw ProgramError("cannot open the folder " + folder + ": " + reason(),
+                       "name a folder that is there");
+  }
+  // NOTE: some network file systems have no locks; there nobody is kept away.
+  if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  close(descriptor_);
+  throw ProgramError("another process is writing into " + folder,
+                     "wait until it has ended, or name another folder");
+}
+
+FolderLock::~FolderLock() {
+  close(descriptor_);
+}
+
+std::string temporary_of(std::string_view name) {
+  const std::size_t at = name.rfind(kTemporary);
+  return at == std::string_view::npos ? "" : std::string(name.substr(0, at));
 }
 
 std::string read_file(const std::string& path) {

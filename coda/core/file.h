@@ -38,7 +38,10 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
+  const std::string& path() const { return path_; }
   void write(const void* data, std::size_t count);
+  // To the disk, still under the temporary name: what is left of commit() needs no more space.
+  void sync();
   void commit();  // to the disk, then renamed: the old file or the new one survives a power cut
 
  private:
@@ -48,6 +51,23 @@ class OutputFile {
   std::string temporary_;
   int descriptor_ = -1;
 };
+
+// This process alone writes into a folder, until the lock goes. Throws ProgramError where another
+// process has it, or where there is no such folder.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+// The name of the file that an OutputFile was writing under the temporary name `name`; "" for other
+// names. Such a file stays where its process was killed.
+std::string temporary_of(std::string_view name);
 
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, std::string_view text);

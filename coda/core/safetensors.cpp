@@ -198,6 +198,13 @@ Safetensors read_safetensors(const std::string& path) {
 
 void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
+  OutputFile file(path);
+  write_safetensors(file, tensors, metadata);
+  file.commit();
+}
+
+void write_safetensors(OutputFile& file, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
   // Wide elements first, so that every tensor is aligned to its elements.
   std::vector<std::pair<std::string, const Tensor*>> order;
   for (const auto& [name, tensor] : tensors) {
@@ -223,14 +230,13 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
   try {
     text = header.dump();
   } catch (const Json::exception& error) {
-    throw ProgramError(path + ": a name or a metadata text is not UTF-8: " + error.what(),
+    throw ProgramError(file.path() + ": a name or a metadata text is not UTF-8: " + error.what(),
                        "use UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
   std::string length;
   for (int i = 0; i < kLengthBytes; ++i) length += static_cast<char>(text.size() >> (8 * i) & 0xff);
 
-  OutputFile file(path);
   file.write(length.data(), length.size());
   file.write(text.data(), text.size());
   for (const auto& [name, tensor] : order) {
@@ -238,7 +244,6 @@ void write_safetensors(const std::string& path, const std::map<std::string, Tens
     const void* data = tensor->is_dense() ? tensor->data : copy.tensor().data;
     file.write(data, static_cast<std::size_t>(tensor->elements()) * size_of(tensor->dtype));
   }
-  file.commit();
 }
 
 }  // namespace coda

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "coda/core/file.h"
 #include "coda/core/tensor.h"
 
 namespace coda {
@@ -22,6 +23,9 @@ Safetensors read_safetensors(const std::string& path);
 // Any strides. The file appears complete or not at all, and equal inputs give equal bytes. Throws
 // ProgramError where it cannot be written.
 void write_safetensors(const std::string& path, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+// The same bytes into a file that the caller commits.
+void write_safetensors(OutputFile& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace coda

@@ -5,6 +5,7 @@
 
 #include "coda/core/error.h"
 #include "coda/core/file.h"
+#include "coda/core/sha256.h"
 
 namespace coda {
 
@@ -15,7 +16,7 @@ Batch::Batch(std::int64_t batch, std::int64_t length)
       targets(DType::i64, {batch * length}) {}
 
 Corpus::Corpus(std::string path, std::int64_t length)
-    : path_(std::move(path)), text_(read_file(path_)) {
+    : path_(std::move(path)), text_(read_file(path_)), sha256_(hex(coda::sha256(text_))) {
   const std::int64_t window = length + 1;  // each byte and the one after it
   if (text_.empty()) {
     throw ProgramError("the text " + path_ + " is empty", "give a file with text to learn");

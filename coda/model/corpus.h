@@ -28,6 +28,7 @@ class Corpus {
   const std::string& path() const { return path_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(text_.size()); }
   std::int64_t held_out_bytes() const { return bytes() - learnt_; }
+  const std::string& sha256() const { return sha256_; }  // of the text, in hexadecimal
 
   // Random contiguous windows of the learnt part.
   void sample(Random& random, Batch& batch) const;
@@ -39,6 +40,7 @@ class Corpus {
 
   std::string path_;
   std::string text_;
+  std::string sha256_;
   std::int64_t learnt_ = 0;  // bytes
 };
 

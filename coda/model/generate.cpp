@@ -3,36 +3,53 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <cstring>
+#include <functional>
+#include <utility>
 
 #include "coda/core/error.h"
 #include "coda/model/model.h"
 
 namespace coda {
 
+std::vector<Candidate> candidates(std::span<const double> logits, const SamplingOptions& options) {
+  std::vector<Candidate> kept;
+  for (const double logit : logits) {
+    kept.push_back({static_cast<std::int64_t>(kept.size()), logit});
+  }
+  std::ranges::stable_sort(kept, std::greater(), &Candidate::probability);
+  const bool greedy = options.temperature <= 0;
+  const std::size_t k = greedy ? 1 : static_cast<std::size_t>(options.top_k);
+  if (k > 0 && k < kept.size()) kept.resize(k);
+  const double most = kept.front().probability;
+  const auto normalize = [&] {
+    double total = 0;
+    for (const Candidate& each : kept) total += each.probability;
+    for (Candidate& each : kept) each.probability /= total;
+  };
+  for (Candidate& each : kept) {
+    each.probability = greedy ? 1 : std::exp((each.probability - most) / options.temperature);
+  }
+  normalize();
+  double sum = 0;
+  std::size_t few = 0;
+  // NOTE: rounded probabilities may add up to 1 before the last.
+  const double enough = options.top_p < 1 ? options.top_p : 2;
+  while (few < kept.size() && sum < enough) sum += kept[few++].probability;
+  kept.resize(std::max<std::size_t>(few, 1));
+  normalize();
+  return kept;
+}
+
 std::int64_t sample(std::span<const double> logits, const SamplingOptions& options,
                     Random& random) {
-  std::vector<std::int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) {
-    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
-  });
-  if (options.temperature <= 0) return order[0];
-  const auto all = static_cast<std::int64_t>(order.size());
-  const std::int64_t kept = options.top_k > 0 ? std::min(options.top_k, all) : all;
-  const auto weight = [&](std::int64_t i) {
-    const double below = logits[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] -
-                         logits[static_cast<std::size_t>(order[0])];
-    return std::exp(below / options.temperature);
-  };
-  double total = 0;
-  for (std::int64_t i = 0; i < kept; ++i) total += weight(i);
-  double rest = random.uniform() * total;
-  for (std::int64_t i = 0; i + 1 < kept; ++i) {
-    rest -= weight(i);
-    if (rest < 0) return order[static_cast<std::size_t>(i)];
+  const std::vector<Candidate> kept = candidates(logits, options);
+  double rest = random.uniform();
+  for (const Candidate& each : kept) {
+    rest -= each.probability;
+    if (rest < 0) return each.token;
   }
-  return order[static_cast<std::size_t>(kept - 1)];
+  return kept.back().token;
 }
 
 struct Reader::Blocks {
@@ -72,12 +89,9 @@ Reader::Reader(const ModelConfig& config, const Arena& parameters, const Backend
       backend_(backend),
       dtype_(dtype),
       attend_(standard_program("attention.coda", "attend", dtype)),
-      eps_(dtype, config.norm_eps) {
-  const std::int64_t width = config.key_heads * config.head_width;
-  for (std::int64_t i = 0; i < config.layers; ++i) {
-    keys_.emplace_back(dtype, std::vector<std::int64_t>{config.context, width});
-    values_.emplace_back(dtype, std::vector<std::int64_t>{config.context, width});
-  }
+      eps_(statistic_dtype(dtype), config.norm_eps) {
+  keys_.resize(static_cast<std::size_t>(config.layers));
+  values_.resize(keys_.size());
 }
 
 Reader::~Reader() = default;
@@ -96,6 +110,21 @@ Reader::Blocks& Reader::blocks_for(std::int64_t length) {
   return *blocks_.front();
 }
 
+void Reader::reserve(std::int64_t tokens) {
+  if (tokens <= reserved_) return;
+  reserved_ = std::min(std::max(tokens, 2 * reserved_), config_.context);
+  const std::vector<std::int64_t> shape = {reserved_, config_.key_heads * config_.head_width};
+  for (std::vector<OwnedTensor>* caches : {&keys_, &values_}) {
+    for (OwnedTensor& cache : *caches) {
+      OwnedTensor larger(dtype_, shape);
+      if (cache.bytes() > 0) {
+        std::memcpy(larger.as<std::byte>(), cache.as<std::byte>(), cache.bytes());
+      }
+      cache = std::move(larger);
+    }
+  }
+}
+
 std::vector<double> Reader::read(std::span<const std::int64_t> ids) {
   if (ids.empty()) throw InternalError("nothing to read");
   const auto context = static_cast<std::size_t>(config_.context);
@@ -111,11 +140,12 @@ std::vector<double> Reader::read(std::span<const std::int64_t> ids) {
 std::vector<double> Reader::read_chunk(std::span<const std::int64_t> ids) {
   const auto length = static_cast<std::int64_t>(ids.size());
   const auto before = static_cast<std::int64_t>(history_.size());
+  reserve(before + length);
   Blocks& b = blocks_for(length);
   std::ranges::copy(ids, b.ids.as<std::int64_t>());
   history_.insert(history_.end(), ids.begin(), ids.end());
 
-  const RotaryTables rotary(config_, before, length, dtype_);
+  const RotaryTables rotary(config_, before, length, statistic_dtype(dtype_));
   const std::int64_t width = config_.key_heads * config_.head_width;
   // Rows [first, first + count) of a cache.
   const auto rows = [&](const OwnedTensor& cache, std::int64_t first, std::int64_t count) {
@@ -166,18 +196,24 @@ std::vector<double> Reader::read_chunk(std::span<const std::int64_t> ids) {
   return logits;
 }
 
+void generate_ids(Reader& reader, std::span<const std::int64_t> prompt, std::int64_t tokens,
+                  const SamplingOptions& options, const std::function<bool(std::int64_t)>& write) {
+  Random random(options.seed);
+  std::vector<double> logits = reader.read(prompt);
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    const std::int64_t next[] = {sample(logits, options, random)};
+    if (!write(next[0])) return;
+    if (i + 1 < tokens) logits = reader.read(next);
+  }
+}
+
 void generate(Reader& reader, std::string_view prompt, std::int64_t bytes,
               const SamplingOptions& options, const std::function<bool(char)>& write) {
   std::vector<std::int64_t> ids;
   for (const char c : prompt) ids.push_back(static_cast<unsigned char>(c));
   if (ids.empty()) ids.push_back('\n');
-  Random random(options.seed);
-  std::vector<double> logits = reader.read(ids);
-  for (std::int64_t i = 0; i < bytes; ++i) {
-    const std::int64_t next[] = {sample(logits, options, random)};
-    if (!write(static_cast<char>(next[0]))) return;
-    if (i + 1 < bytes) logits = reader.read(next);
-  }
+  generate_ids(reader, ids, bytes, options,
+               [&](std::int64_t id) { return write(static_cast<char>(id)); });
 }
 
 }  // namespace coda

@@ -11,8 +11,6 @@
 namespace coda {
 namespace {
 
-constexpr double kIgnoreIndex = -100;  // of no byte: every target counts
-
 struct LayerWeight {
   const char* block;  // the parameter of the block `layer`
   const char* name;   // behind "model.layers.N."
@@ -27,10 +25,11 @@ constexpr LayerWeight kLayerWeights[] = {
 
 const std::string kTable = "model.embed_tokens.weight";
 
-Program model_block(const ModelConfig& config, DType dtype) {
+// With the block `head` behind the layers.
+Program model_block(const ModelConfig& config, DType dtype, const std::string& head = "head") {
   const std::string file = "llama.coda";
   const Module module = parse(*embedded_program(file), file);
-  StackOptions options;
+  StackOptions options{.head = head};
   if (config.embeddings == Embeddings::tied) options.tied = {{"head.w", "embed.table"}};
   const Program block = stack(module, static_cast<int>(config.layers), options);
   return dtype == DType::bf16 ? block : retype(block, DType::bf16, dtype);
@@ -51,11 +50,19 @@ GradOptions all_weights(const Arena& parameters, const ModelConfig& config) {
   TensorMap weights;
   add_weights(parameters, config, "", weights);
   GradOptions options{.of = {"loss"}};
-  for (const auto& [name, tensor] : weights) options.wrt.push_back(name);
+  for (const auto& [name, tensor] : weights) {
+    options.wrt.push_back(name);
+    // A bf16 gradient would lose what AdamW's moments sum up.
+    if (parameters.dtype() == DType::bf16) options.accumulate[name] = DType::f32;
+  }
   return options;
 }
 
 }  // namespace
+
+DType statistic_dtype(DType dtype) {
+  return dtype == DType::bf16 ? DType::f32 : dtype;
+}
 
 RotaryTables::RotaryTables(const ModelConfig& config, std::int64_t first, std::int64_t length,
                            DType dtype)
@@ -63,9 +70,7 @@ RotaryTables::RotaryTables(const ModelConfig& config, std::int64_t first, std::i
   const std::int64_t half = config.head_width / 2;
   for (std::int64_t s = 0; s < length; ++s) {
     for (std::int64_t e = 0; e < half; ++e) {
-      const double frequency =
-          std::pow(config.rope_theta, -static_cast<double>(e) / static_cast<double>(half));
-      const double angle = static_cast<double>(first + s) * frequency;
+      const double angle = static_cast<double>(first + s) * rope_frequency(config, e);
       store(dtype, cos_.tensor().data, s * half + e, std::cos(angle));
       store(dtype, sin_.tensor().data, s * half + e, std::sin(angle));
     }
@@ -79,6 +84,27 @@ void add_layer_weights(const Arena& arena, std::int64_t layer, const std::string
   }
 }
 
+OwnedTensor logits(const ModelConfig& config, const Arena& parameters, const Backend& backend,
+                   const Batch& batch) {
+  const DType dtype = parameters.dtype();
+  const Sizes sizes = block_sizes(config, batch.sequences, batch.length);
+  const CompiledBlock block(model_block(config, dtype, "logits"), backend, sizes);
+  const RotaryTables rotary(config, 0, batch.length, statistic_dtype(dtype));
+  const Scalar eps(statistic_dtype(dtype), config.norm_eps);
+  OwnedTensor z(statistic_dtype(dtype), {batch.sequences, batch.length, config.vocabulary});
+  TensorMap tensors{{"ids", batch.ids.tensor()},
+                    {"cos", rotary.cosines()},
+                    {"sin", rotary.sines()},
+                    {"eps", eps.tensor()},
+                    {"z", dense(z.as<std::byte>(), z.tensor().dtype,
+                                {batch.sequences * batch.length, config.vocabulary})}};
+  add_weights(parameters, config, "", tensors);
+  Scratch scratch;
+  scratch.reserve(block.scratch_bytes());
+  block.run(tensors, scratch.span());
+  return z;
+}
+
 Model::Model(const ModelConfig& config, const Backend& backend, std::int64_t sequences,
              std::int64_t length, DType dtype)
     : config_(config),
@@ -86,16 +112,16 @@ Model::Model(const ModelConfig& config, const Backend& backend, std::int64_t seq
       sizes_(block_sizes(config, sequences, length)),
       layout_(config),
       parameters_(layout_, dtype),
-      gradients_(layout_, dtype),
-      rotary_(config, 0, length, dtype),
+      gradients_(layout_, statistic_dtype(dtype)),
+      rotary_(config, 0, length, statistic_dtype(dtype)),
       block_(model_block(config, dtype)),
       wanted_(all_weights(parameters_, config)),
       rewritten_(rewrite(block_, wanted_)),
       forward_(rewritten_.forward.schedule, backend, sizes_),
       backward_(rewritten_.backward->schedule, backend, sizes_),
-      eps_(dtype, config.norm_eps),
-      ignore_index_(DType::i64, kIgnoreIndex),
-      loss_gradient_(dtype, 1) {
+      eps_(statistic_dtype(dtype), config.norm_eps),
+      ignore_index_(DType::i64, static_cast<double>(kIgnoreIndex)),
+      loss_gradient_(statistic_dtype(dtype), 1) {
   tensors_["cos"] = rotary_.cosines();
   tensors_["sin"] = rotary_.sines();
   tensors_["eps"] = eps_.tensor();
@@ -117,6 +143,7 @@ double Model::loss(const Batch& batch) {
 
 double Model::learn(const Batch& batch) {
   const double value = loss(batch);
+  if (!wanted_.accumulate.empty()) gradients_.clear();
   backward_.run(tensors_, scratch_.span(), timings_);
   return value;
 }

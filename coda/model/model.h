@@ -14,6 +14,12 @@
 
 namespace coda {
 
+// A target of no token: its row counts for nothing in the loss.
+inline constexpr std::int64_t kIgnoreIndex = -100;
+
+// The dtype of tables, scalars and losses beside weights of `dtype`: no less than f32.
+DType statistic_dtype(DType dtype);
+
 // The rotary tables [length, head_width / 2] of positions first, first + 1, …
 class RotaryTables {
  public:
@@ -29,9 +35,15 @@ class RotaryTables {
 void add_layer_weights(const Arena& arena, std::int64_t layer, const std::string& prefix,
                        TensorMap& into);
 
+// The logits of every position, f32[sequences, length, vocabulary] (f64 where the parameters are):
+// the model as one block without a loss. Compiled for this one call.
+OwnedTensor logits(const ModelConfig& config, const Arena& parameters, const Backend& backend,
+                   const Batch& batch);
+
 class Model {
  public:
-  // For batches of `sequences` × `length` tokens. `dtype` is f32, or f64 to check gradients.
+  // For batches of `sequences` × `length` tokens. `dtype` is f32, bf16 (whose gradients are f32),
+  // or f64 to check gradients.
   Model(const ModelConfig& config, const Backend& backend, std::int64_t sequences,
         std::int64_t length, DType dtype = DType::f32);
 

@@ -6,6 +6,9 @@
 #include <numbers>
 #include <utility>
 
+#include "coda/core/error.h"
+#include "coda/model/model.h"
+
 namespace coda {
 namespace {
 
@@ -24,9 +27,14 @@ double scheduled_rate(double rate, std::int64_t step, std::int64_t steps) {
   return rate * (kLeast + (1 - kLeast) * 0.5 * (1 + std::cos(std::numbers::pi * done)));
 }
 
-AdamW::AdamW(const ArenaLayout& layout, const Backend& backend, DType dtype,
+AdamW::AdamW(const ArenaLayout& layout, const Backend& backend, DType model_dtype,
+             const OptimizerOptions& options)
+    : AdamW(layout, backend, statistic_dtype(model_dtype), model_dtype, options) {}
+
+AdamW::AdamW(const ArenaLayout& layout, const Backend& backend, DType dtype, DType model_dtype,
              const OptimizerOptions& options)
     : options_(options),
+      rounds_(dtype != model_dtype),
       square_sums_(standard_program("grad_norm.coda", "square_sums", dtype), backend,
                    {{"M", layout.rows}, {"N", kArenaColumns}}),
       clip_(standard_program("grad_norm.coda", "clip", dtype), backend,
@@ -46,7 +54,8 @@ AdamW::AdamW(const ArenaLayout& layout, const Backend& backend, DType dtype,
       decay_(dtype, 0),
       bias1_(dtype, 1),
       bias2_(dtype, 1) {
-  const Program adamw = standard_program("adamw.coda", "adamw", dtype);
+  const Program adamw = rounds_ ? standard_program("adamw.coda", "adamw_master", DType::bf16)
+                                : standard_program("adamw.coda", "adamw", dtype);
   const auto part = [&](std::int64_t first, std::int64_t rows, double decay) {
     parts_.push_back(
         {first, rows, decay, CompiledBlock(adamw, backend, {{"M", rows}, {"N", kArenaColumns}})});
@@ -58,7 +67,9 @@ AdamW::AdamW(const ArenaLayout& layout, const Backend& backend, DType dtype,
   scratch_.reserve(clip_.scratch_bytes());
 }
 
-double AdamW::step(Arena& parameters, const Arena& gradients, double rate, Timings* timings) {
+double AdamW::step(Arena& weights, const Arena& gradients, double rate, Arena* rounded,
+                   Timings* timings) {
+  if (rounds_ != (rounded != nullptr)) throw InternalError("AdamW for another dtype");
   ++steps_;
   const auto scratch = scratch_.span();
   square_sums_.run({{"grad", gradients.rows(0, rows_)}, {"ss", partial_.tensor()}}, scratch,
@@ -76,8 +87,7 @@ double AdamW::step(Arena& parameters, const Arena& gradients, double rate, Timin
     const auto rows = [&](const Arena& arena) {
       return arena.rows(part.first, part.rows);
     };
-    part.program.run({{"param", rows(parameters)},
-                      {"grad", rows(gradients)},
+    TensorMap tensors{{"grad", rows(gradients)},
                       {"m", rows(first_[0])},
                       {"v", rows(second_[0])},
                       {"lr", rate_.tensor()},
@@ -88,12 +98,14 @@ double AdamW::step(Arena& parameters, const Arena& gradients, double rate, Timin
                       {"bias1", bias1_.tensor()},
                       {"bias2", bias2_.tensor()},
                       {"grad_scale", grad_scale_.tensor()},
-                      {"new_param", rows(next_)},
                       {"new_m", rows(first_[1])},
-                      {"new_v", rows(second_[1])}},
-                     scratch, timings);
+                      {"new_v", rows(second_[1])}};
+    tensors[rounds_ ? "master" : "param"] = rows(weights);
+    tensors[rounds_ ? "new_master" : "new_param"] = rows(next_);
+    if (rounds_) tensors["new_param"] = rows(*rounded);
+    part.program.run(tensors, scratch, timings);
   }
-  std::swap(parameters, next_);
+  std::swap(weights, next_);
   std::swap(first_[0], first_[1]);
   std::swap(second_[0], second_[1]);
   return norm_.value();

@@ -5,7 +5,10 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 
 #include "coda/core/error.h"
@@ -53,12 +56,60 @@ std::vector<ArenaLayout::Entry> tensors_of(const ModelConfig& c) {
   return all;
 }
 
-std::string weights_path(const std::string& folder) {
-  return (std::filesystem::path(folder) / "model.safetensors").string();
+std::string index_path(const std::string& folder) {
+  return weights_path(folder) + ".index.json";
 }
 
-std::string config_path(const std::string& folder) {
-  return (std::filesystem::path(folder) / "config.json").string();
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// The files that the index of a sharded model names, in order of their names.
+std::set<std::string> shards_of(const std::string& path) {
+  std::set<std::string> files;
+  try {
+    const nlohmann::json index = nlohmann::json::parse(read_file(path));
+    for (const auto& [tensor, file] : index.at("weight_map").items()) {
+      files.insert(file.get<std::string>());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw ProgramError(path + " is no index of a model's files: " + error.what(),
+                       "write or download it again");
+  }
+  for (const std::string& file : files) {
+    if (file.find('/') == std::string::npos && file != "..") continue;
+    throw ProgramError(path + " names the file " + file + ", which is not in its own folder",
+                       "put all files of a model into one folder");
+  }
+  return files;
+}
+
+std::map<std::string, OwnedTensor> read_shards(const std::string& folder) {
+  std::map<std::string, OwnedTensor> all;
+  for (const std::string& file : shards_of(index_path(folder))) {
+    const std::string path = (std::filesystem::path(folder) / file).string();
+    for (auto& [name, tensor] : read_safetensors(path).tensors) {
+      if (all.emplace(name, std::move(tensor)).second) continue;
+      throw ProgramError("`" + name + "` is in " + path + " and in another file of the model",
+                         "write or download the model again");
+    }
+  }
+  return all;
+}
+
+// A tensor that the model has no place for would change what it computes.
+void refuse_strangers(const std::map<std::string, OwnedTensor>& saved, const std::string& path,
+                      const Arena& parameters) {
+  for (const auto& [name, tensor] : saved) {
+    // A tied head is the table again; old files have the rotary frequencies, which follow from
+    // config.json.
+    const bool known = parameters.tensors().contains(name) || name == "lm_head.weight" ||
+                       name.ends_with(".rotary_emb.inv_freq");
+    if (known) continue;
+    throw ProgramError(path + " has the tensor `" + name + "`, which no Llama model of CODA has",
+                       "give a model without it");
+  }
 }
 
 }  // namespace
@@ -108,6 +159,19 @@ Tensor Arena::rows(std::int64_t first, std::int64_t count) const {
                {count, kArenaColumns});
 }
 
+void Arena::clear() {
+  std::memset(memory_.as<std::byte>(), 0, memory_.bytes());
+}
+
+void Arena::assign(const Arena& other) {
+  const Tensor &to = memory_.tensor(), &from = other.memory_.tensor();
+  if (to.shape != from.shape) throw InternalError("arenas of different layouts");
+  const std::int64_t count = to.elements();
+  for (std::int64_t i = 0; i < count; ++i) {
+    store(to.dtype, to.data, i, load(from.dtype, from.data, i));
+  }
+}
+
 void initialize(Arena& parameters, const ModelConfig& config, std::uint64_t seed) {
   const ArenaLayout layout(config);
   Random random(seed);
@@ -135,6 +199,18 @@ void prepare_folder(const std::string& folder) {
   }
 }
 
+std::string weights_path(const std::string& folder) {
+  return (std::filesystem::path(folder) / "model.safetensors").string();
+}
+
+std::string config_path(const std::string& folder) {
+  return (std::filesystem::path(folder) / "config.json").string();
+}
+
+bool holds_model(const std::string& folder) {
+  return exists(weights_path(folder)) || exists(index_path(folder));
+}
+
 void save_model(const std::string& folder, const ModelConfig& config, const Arena& parameters) {
   prepare_folder(folder);
   write_safetensors(weights_path(folder), parameters.tensors(), {{"format", "pt"}});
@@ -145,26 +221,38 @@ ModelConfig load_config(const std::string& folder) {
   return config_from_json(read_file(config_path(folder)), config_path(folder));
 }
 
-void load_parameters(const std::string& folder, Arena& parameters) {
-  const std::string path = weights_path(folder);
-  const Safetensors file = read_safetensors(path);
-  for (const auto& [name, tensor] : parameters.tensors()) {
-    const auto found = file.tensors.find(name);
-    if (found == file.tensors.end()) {
-      throw ProgramError(path + " has no tensor `" + name + "`",
+void copy_tensors(const std::map<std::string, OwnedTensor>& saved, const std::string& prefix,
+                  const std::string& path, Arena& to) {
+  for (const auto& [name, tensor] : to.tensors()) {
+    const auto found = saved.find(prefix + name);
+    if (found == saved.end()) {
+      throw ProgramError(path + " has no tensor `" + prefix + name + "`",
                          "give the folder of a model with these sizes");
     }
-    const Tensor& saved = found->second.tensor();
-    if (saved.shape != tensor.shape || !is_float(saved.dtype)) {
-      throw ProgramError("`" + name + "` in " + path + " is " + to_string(saved) +
+    const Tensor& from = found->second.tensor();
+    if (from.shape != tensor.shape || !is_float(from.dtype)) {
+      throw ProgramError("`" + prefix + name + "` in " + path + " is " + to_string(from) +
                              ", but config.json makes it " + to_string(tensor),
-                         "give a folder whose two files belong together");
+                         "give a folder whose files belong together");
+    }
+    if (from.dtype == tensor.dtype) {
+      std::memcpy(tensor.data, from.data, found->second.bytes());
+      continue;
     }
     const std::int64_t count = tensor.elements();
     for (std::int64_t i = 0; i < count; ++i) {
-      store(tensor.dtype, tensor.data, i, load(saved.dtype, saved.data, i));
+      store(tensor.dtype, tensor.data, i, load(from.dtype, from.data, i));
     }
   }
+}
+
+void load_parameters(const std::string& folder, Arena& parameters) {
+  const bool one = exists(weights_path(folder)) || !exists(index_path(folder));
+  const std::string path = one ? weights_path(folder) : index_path(folder);
+  std::map<std::string, OwnedTensor> saved =
+      one ? read_safetensors(path).tensors : read_shards(folder);
+  refuse_strangers(saved, path, parameters);
+  copy_tensors(saved, "", path, parameters);
 }
 
 }  // namespace coda

@@ -34,11 +34,15 @@ class Arena {
  public:
   Arena(const ArenaLayout& layout, DType dtype);
 
+  DType dtype() const { return memory_.tensor().dtype; }
   // Throws ProgramError with the nearest name.
   const Tensor& operator[](const std::string& name) const;
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   // Rows [first, first + count) of kArenaColumns elements.
   Tensor rows(std::int64_t first, std::int64_t count) const;
+  void clear();  // every element 0
+  // The elements of an arena of the same layout, rounded to this one's dtype.
+  void assign(const Arena& other);
 
  private:
   OwnedTensor memory_;
@@ -52,13 +56,25 @@ std::string layer_name(std::int64_t layer, const std::string& what);
 // 1.
 void initialize(Arena& parameters, const ModelConfig& config, std::uint64_t seed);
 
+// Fills each tensor of the arena from `saved`, where it has the name behind `prefix`. Throws
+// ProgramError, which names `path`, for one that is missing, has another shape or is no float.
+void copy_tensors(const std::map<std::string, OwnedTensor>& saved, const std::string& prefix,
+                  const std::string& path, Arena& to);
+
 // Makes the folder where it is missing. Throws ProgramError where nothing can be written to it:
 // before a long job, so that it does not fail at its end.
 void prepare_folder(const std::string& folder);
+// The files of a model's folder.
+std::string weights_path(const std::string& folder);
+std::string config_path(const std::string& folder);
+// True where the folder has weights, in one file or in several.
+bool holds_model(const std::string& folder);
+
 // model.safetensors and config.json in the folder. Each appears complete or not at all.
 void save_model(const std::string& folder, const ModelConfig& config, const Arena& parameters);
 ModelConfig load_config(const std::string& folder);
-// Throws ProgramError for a tensor that is missing or has another shape.
+// From model.safetensors, or from the files that model.safetensors.index.json names. Throws
+// ProgramError for a tensor that is missing, has another shape, or is none of the model's.
 void load_parameters(const std::string& folder, Arena& parameters);
 
 }  // namespace coda

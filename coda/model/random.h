@@ -12,6 +12,8 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
 
+  // Random(state()) gives the same numbers as this from here on.
+  std::uint64_t state() const { return state_; }
   std::uint64_t bits() {
     std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -20,11 +20,20 @@ Trainer::Trainer(const ModelConfig& config, const TrainerOptions& options, const
                  const Backend& backend)
     : options_(options),
       corpus_(corpus),
-      model_(config, backend, options.sequences, config.context),
+      model_(config, backend, options.sequences, config.context, options.dtype),
       optimizer_(model_.layout(), backend, model_.dtype(), options.optimizer),
       random_(batch_seed(options.seed)),
       batch_(options.sequences, config.context) {
-  initialize(model_.parameters(), config, options.seed);
+  if (options.dtype == DType::bf16) masters_.emplace(model_.layout(), DType::f32);
+  initialize(weights(), config, options.seed);
+  if (masters_) model_.parameters().assign(*masters_);
+}
+
+void Trainer::go_on_from(const Position& position) {
+  done_ = position.done;
+  random_ = Random(position.random);
+  optimizer_.set_steps(done_);
+  if (masters_) model_.parameters().assign(*masters_);
 }
 
 double Trainer::calibrate() {
@@ -44,8 +53,8 @@ Trainer::Report Trainer::step() {
   corpus_.sample(random_, batch_);
   report.loss = model_.learn(batch_);
   report.rate = scheduled_rate(options_.optimizer.rate, done_, options_.steps);
-  report.gradient_norm =
-      optimizer_.step(model_.parameters(), model_.gradients(), report.rate, timings_);
+  report.gradient_norm = optimizer_.step(weights(), model_.gradients(), report.rate,
+                                         masters_ ? &model_.parameters() : nullptr, timings_);
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     throw ProgramError("training diverged in step " + std::to_string(done_ + 1) + ": the loss is " +
                            std::to_string(report.loss) + ", the gradients' norm " +

@@ -13,19 +13,17 @@
 namespace coda {
 namespace {
 
-Half half_of(std::string phase, Partition partition, const Schedule& rival, const Program& block,
+Half half_of(std::string phase, Partition partition, Schedule plain, const Program& block,
              const Sizes& sizes) {
-  Half half{.phase = std::move(phase), .partition = std::move(partition)};
+  Half half{
+      .phase = std::move(phase), .partition = std::move(partition), .plain = std::move(plain)};
   half.fused = ledger(half.partition.schedule, sizes);
-  half.unfused = ledger(rival, sizes);
+  half.unfused = ledger(half.plain, sizes);
   half.layers = layers_of(half.partition.schedule, block.params());
   return half;
 }
 
-Report finish(Report report, Rewritten& made) {
-  report.passes = std::move(made.passes);
-  report.saved = std::move(made.saved);
-  report.notes = std::move(made.notes);
+Report add_up(Report report) {
   report.total = {.step = "total", .kind = ""};
   report.unfused = {.step = "unfused", .kind = ""};
   for (const Half& half : report.halves) {
@@ -35,7 +33,25 @@ Report finish(Report report, Rewritten& made) {
   return report;
 }
 
+Report finish(Report report, Rewritten& made) {
+  report.passes = std::move(made.passes);
+  report.saved = std::move(made.saved);
+  report.notes = std::move(made.notes);
+  return add_up(std::move(report));
+}
+
 }  // namespace
+
+Report report(std::vector<Phase> phases, const Sizes& sizes) {
+  Report report{.sizes = sizes};
+  for (Phase& phase : phases) {
+    Partition partition;
+    partition.schedule = std::move(phase.fused);
+    report.halves.push_back(half_of(std::move(phase.name), std::move(partition),
+                                    std::move(phase.unfused), Program(), sizes));
+  }
+  return add_up(std::move(report));
+}
 
 Report report(const Program& block, const Sizes& sizes, const RewriteOptions& options) {
   Rewritten made = rewrite(block, options);
@@ -57,6 +73,34 @@ Report report(const Program& block, const GradOptions& gradients, const Sizes& s
   report.halves.push_back(
       half_of("backward", std::move(*made.backward), unfused(plain.backward), block, sizes));
   return finish(std::move(report), made);
+}
+
+// ---- what a kernel does ----
+
+namespace {
+
+std::string operand_name(const Step& step, Value v) {
+  const Program& program = step.program;
+  while (!program.is_param(v) && !program.node(v).args.empty()) {
+    const OpClass op = class_of(program.node(v).op);
+    if (op != OpClass::cast && op != OpClass::layout) break;
+    v = program.node(v).args[0];
+  }
+  return program.is_param(v) ? step.inputs[static_cast<std::size_t>(v.id)] : describe(program, v);
+}
+
+}  // namespace
+
+std::string work_of(const Step& step) {
+  std::string products, reads;
+  for (const Node& node : step.program.nodes()) {
+    if (class_of(node.op) == OpClass::opaque) return std::string(name_of(node.op));
+    if (node.op != Op::product) continue;
+    products += (products.empty() ? "" : ", ") + operand_name(step, node.args[0]) + " @ " +
+                operand_name(step, node.args[1]);
+  }
+  for (const std::string& name : step.inputs) reads += (reads.empty() ? "of " : ", ") + name;
+  return products.empty() ? reads : products;
 }
 
 // ---- layers of a stack ----

@@ -16,6 +16,7 @@ namespace coda {
 struct Half {
   std::string phase;  // forward, backward
   Partition partition;
+  Schedule plain;  // the unfused sequence: one library call a step
   Ledger fused, unfused;
   std::vector<std::optional<int>> layers;  // of each step: that of a stack it mainly works for
 };
@@ -34,6 +35,16 @@ struct Report {
 Report report(const Program& block, const Sizes& sizes, const RewriteOptions& options = {});
 Report report(const Program& block, const GradOptions& gradients, const Sizes& sizes,
               const RewriteOptions& options = {});
+
+// The same of schedules that were made before: no passes, no ideal.
+struct Phase {
+  std::string name;  // forward, backward
+  Schedule fused, unfused;
+};
+Report report(std::vector<Phase> phases, const Sizes& sizes);
+
+// What a kernel does in a few words: its products by their operands, else what it reads.
+std::string work_of(const Step& step);
 
 // The layer of a stack that each step mainly works for: that of the weights that its products and
 // gathers read or make the gradients of, else that of the values it reads. nullopt: an end of the

@@ -80,29 +80,6 @@ struct Box {
   std::string title, work, costs;
 };
 
-std::string operand_name(const Step& step, Value v) {
-  const Program& program = step.program;
-  while (!program.is_param(v) && !program.node(v).args.empty()) {
-    const OpClass op = class_of(program.node(v).op);
-    if (op != OpClass::cast && op != OpClass::layout) break;
-    v = program.node(v).args[0];
-  }
-  return program.is_param(v) ? step.inputs[static_cast<std::size_t>(v.id)] : describe(program, v);
-}
-
-// Its products; else what it reads.
-std::string work_of(const Step& step) {
-  std::string products, reads;
-  for (const Node& node : step.program.nodes()) {
-    if (class_of(node.op) == OpClass::opaque) return std::string(name_of(node.op));
-    if (node.op != Op::product) continue;
-    products += (products.empty() ? "" : ", ") + operand_name(step, node.args[0]) + " @ " +
-                operand_name(step, node.args[1]);
-  }
-  for (const std::string& name : step.inputs) reads += (reads.empty() ? "of " : ", ") + name;
-  return products.empty() ? reads : products;
-}
-
 bool accumulates(const Program& program) {
   return std::ranges::any_of(
       program.results(), [](const Result& result) { return result.store == Store::accumulate; });
@@ -123,13 +100,13 @@ class Picture {
     place();
   }
 
-  std::string text() {
+  std::string text(Svg::Form form) {
     draw_bands();
     draw_header();
     for (std::size_t h = 0; h < report_.halves.size(); ++h) draw_flows(h);
     draw_saved();
     for (std::size_t h = 0; h < report_.halves.size(); ++h) draw_boxes(h);
-    return svg_.file(width_, height_);
+    return svg_.picture(width_, height_, form);
   }
 
  private:
@@ -328,7 +305,7 @@ class Picture {
   }
 
   void draw_header() {
-    std::string title = report_.block.name() + ": ";
+    std::string title = schedule(0).name + ": ";
     for (const Half& half : report_.halves) {
       title += (&half == report_.halves.data() ? "" : ", ") +
                std::to_string(half.fused.steps.size()) + " kernels " + half.phase;
@@ -352,7 +329,7 @@ class Picture {
     };
     bar("unfused", report_.unfused, "#b0b0b0");
     bar("these kernels", report_.total, "#0072b2");
-    bar("each tensor once", report_.ideal, "#009e73");
+    if (bytes_moved(report_.ideal) > 0) bar("each tensor once", report_.ideal, "#009e73");
     double x = kMargin;
     y += 12;
     const auto entry = [&](const char* what, const std::string& meaning) {
@@ -486,8 +463,8 @@ class Picture {
 
 }  // namespace
 
-std::string picture(const Report& report) {
-  return Picture(report).text();
+std::string picture(const Report& report, Svg::Form form) {
+  return Picture(report).text(form);
 }
 
 void write_picture(const Report& report, const std::string& path) {

@@ -2,7 +2,6 @@
 #include "coda/rewrite/svg.h"
 
 namespace coda {
-namespace {
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -17,14 +16,15 @@ std::string escaped(std::string_view text) {
       case '>':
         out += "&gt;";
         break;
+      case '"':
+        out += "&quot;";
+        break;
       default:
         out += c;
     }
   }
   return out;
 }
-
-}  // namespace
 
 void Svg::text(double x, double y, std::string_view what, const std::string& attributes) {
   body_ += formatted("<text x=\"%.1f\" y=\"%.1f\" %s>", x, y, attributes.c_str()) + escaped(what) +
@@ -64,11 +64,19 @@ void Svg::label(double x, double y, std::string_view what, const char* colour, d
   text(x, y, what, attributes);
 }
 
-std::string Svg::file(double width, double height) const {
-  return formatted(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
-             "viewBox=\"0 0 %.0f %.0f\" font-family=\"sans-serif\" font-size=\"11\">\n",
-             width, height, width, height) +
+void Svg::path(const std::string& path, const std::string& attributes, std::string_view title) {
+  body_ += "<path d=\"" + path + "\" " + attributes + (title.empty() ? "/>\n" : ">");
+  if (!title.empty()) body_ += "<title>" + escaped(title) + "</title></path>\n";
+}
+
+std::string Svg::picture(double width, double height, Form form,
+                         const std::string& attributes) const {
+  const std::string sizes = formatted(
+      "width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" font-family=\"sans-serif\" "
+      "font-size=\"11\"",
+      width, height, width, height);
+  if (form == Form::element) return "<svg " + sizes + " " + attributes + ">\n" + body_ + "</svg>\n";
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" " + sizes + ">\n" +
          "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n" + body_ + "</svg>\n";
 }
 

@@ -3,6 +3,7 @@
 // Plain text and shapes only: no fonts, styles or scripts from outside.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ std::string formatted(const char* format, Args... args) {
   return text;
 }
 
+// A text as markup shows it: `&`, `<`, `>` and quotes escaped.
+std::string escaped(std::string_view text);
+
 // Elements in the order in which they are painted. Lengths are in pixels.
 class Svg {
  public:
@@ -29,8 +33,13 @@ class Svg {
   void head(double x, double y, double dx, double dy, const char* colour);
   // A text that stands out from the lines behind it; turned by degrees about its middle.
   void label(double x, double y, std::string_view what, const char* colour, double turned = 0);
-  // The whole file.
-  std::string file(double width, double height) const;
+  // Any shape, with attributes of its own.
+  void path(const std::string& path, const std::string& attributes, std::string_view title = "");
+  // A file of its own on white paper; or an element for a page, which paints the paper and may
+  // shrink it.
+  enum class Form : std::uint8_t { file, element };
+  std::string picture(double width, double height, Form form,
+                      const std::string& attributes = "") const;
 
  private:
   std::string body_;
