@@ -57,6 +57,10 @@ std::string isa() {
   return variable("CODA_ISA");
 }
 
+std::string bf16() {
+  return variable("CODA_BF16");
+}
+
 std::string cache() {
   const std::string folder = variable("CODA_CACHE");
   if (folder == "off") return "";

@@ -1,4 +1,4 @@
-// coda/cpu/gemm.cpp: oneDNN matmul primitives, cached by shape and strides.
+// coda/cpu/gemm.cpp: oneDNN matmul primitives, cached by shape and strides; or our own kernels.
 #include "coda/cpu/gemm.h"
 
 #include <omp.h>
@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "coda/core/error.h"
+#include "coda/cpu/pair_gemm.h"
+#include "coda/cpu/pair_pack.h"
 #include "coda/cpu/plain_gemm.h"
 
 namespace coda::cpu {
@@ -54,6 +56,11 @@ void reorder(const memory::desc& from, const std::byte* data, const memory::desc
   const memory target(to, engine(), result);
   dnnl::reorder(source, target).execute(stream(), {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, target}});
   stream().wait();
+}
+
+// Whether our own kernels multiply this dtype, on a packed B.
+bool in_pairs(DType dtype) {
+  return dtype == DType::bf16 && pair_kernel() != PairKernel::none;
 }
 
 struct Primitive {
@@ -147,20 +154,24 @@ bool TileGemm::in_library(DType dtype) const {
 
 std::size_t TileGemm::packed_bytes(const TileShape& shape) const {
   if (!in_library(shape.dtype)) return 0;
+  if (in_pairs(shape.dtype)) return pair_bytes(shape.k, shape.n);
   const OneThread one;
   return library_->packed_desc(shape).get_size();
 }
 
 void TileGemm::pack(const TileShape& shape, const MatrixRef& b, std::byte* to) const {
+  if (in_pairs(shape.dtype)) return pack_pairs(shape.k, shape.n, b, to);
   reorder(strided(shape.k, shape.n, shape.dtype, b), b.data, library_->packed_desc(shape), to);
 }
 
 void TileGemm::turn(std::int64_t m, std::int64_t k, DType dtype, const MatrixRef& a,
                     std::byte* to) const {
+  if (dtype == DType::bf16 && a.row_step == 1) return turn_pairs(m, k, a.data, a.column_step, to);
   reorder(strided(m, k, dtype, a), a.data, dense(m, k, dtype), to);
 }
 
 bool TileGemm::is_fast(const TileShape& shape, const MatrixRef& a, const MatrixRef& b) const {
+  if (b.packed && in_pairs(shape.dtype)) return a.column_step == 1;
   const OneThread one;
   const auto described = Library::describe(
       strided(shape.m, shape.k, shape.dtype, a),
@@ -172,6 +183,7 @@ bool TileGemm::is_fast(const TileShape& shape, const MatrixRef& a, const MatrixR
 std::size_t TileGemm::scratch_bytes(const TileShape& shape, const MatrixRef& a,
                                     const MatrixRef& b) const {
   if (!in_library(shape.dtype)) return 0;
+  if (b.packed && in_pairs(shape.dtype)) return pair_scratch(shape);
   const OneThread one;
   return std::max(library_->find(shape, a, b, Onto::fresh)->scratch.get_size(),
                   library_->find(shape, a, b, Onto::add)->scratch.get_size());
@@ -186,6 +198,10 @@ void TileGemm::multiply(const TileShape& shape, const MatrixRef& a, const Matrix
     return;
   }
   if (!in_library(shape.dtype)) return plain_multiply(shape, a, b, c, onto);
+  if (b.packed && in_pairs(shape.dtype)) {
+    return multiply_pairs(pair_kernel(), shape, a, b.data, reinterpret_cast<float*>(c), onto,
+                          scratch);
+  }
   const std::shared_ptr<const Primitive> primitive = library_->find(shape, a, b, onto);
   const memory left(primitive->a, engine(), unconst(a.data));
   const memory right(primitive->b, engine(), unconst(b.data));
