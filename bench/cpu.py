@@ -325,7 +325,7 @@ def machine(library_path):
         if found.returncode == 0:
             said = json.loads(found.stdout)
             facts["versions"] |= {"coda": said["coda"], "onednn": said["onednn"]}
-            facts["bf16_products"], facts["simd"] = said["bf16_products"], said["simd"]
+            facts |= {key: said.get(key) for key in ("products", "simd")}
     return facts
 
 
@@ -335,6 +335,9 @@ def main(arguments=None):
     library = options.library or os.environ.get("CODA_BENCH_LIBRARY")
     library = Path(library or ROOT / "build" / "libcoda_bench_cpu.so").resolve()
     os.environ["CODA_BENCH_LIBRARY"] = str(library)
+    # The command finds what lies beside the library, as on a machine where nothing was built.
+    paths = [str(library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    os.environ["LD_LIBRARY_PATH"] = ":".join(paths)
     if options.child:
         return child(options)
     from report import write
@@ -347,7 +350,7 @@ def main(arguments=None):
         print(results["run"]["note"])
     folder = Path(os.environ.get("OUT") or HERE / "results")
     output = options.output or folder / f"cpu-{results['date']}.json"
-    print(f"{results['cpu']}, bf16: {results.get('bf16_products', '')}\n{'case':<18} {'width':>5} "
+    print(f"{results['cpu']}, {results.get('products', '')}\n{'case':<23} {'width':>5} "
           f"{'dtype':>5} {'threads':>7} {'ms':>8} {'GFLOP/s':>8} {'% peak':>6}  our time over …")
     stopped = ""
     try:
@@ -362,7 +365,7 @@ def main(arguments=None):
                     row["peak_percent"] = 100 * row["gflops"] / peak
                 rivals = "  ".join(f"{n} {r:.3f}" for n, r in row["rivals"].items())
                 wrong = "" if row.get("correct", True) else "  WRONG"
-                print(f"{row['case']:<18} {row.get('width', ''):>5} {row['dtype']:>5} "
+                print(f"{row['case']:<23} {row.get('width', ''):>5} {row['dtype']:>5} "
                       f"{row['threads']:>7} {row.get('ms', 0):>8.1f} {row.get('gflops', 0):>8.0f} "
                       f"{row.get('peak_percent', 0):>6.1f}  {rivals}{row.get('failed', '')}{wrong}",
                       flush=True)

@@ -72,6 +72,13 @@ def residual_norm(x, w, residual, gamma):
     return h, F.rms_norm(h, (h.shape[1],), gamma, 1e-5)
 
 
+def spelled_norm(x, w, residual, gamma):
+    """The norm as models of transformers spell it out."""
+    h = residual + F.linear(x, w)
+    v = h.float()
+    return h, gamma * (v * torch.rsqrt(v.pow(2).mean(-1, keepdim=True) + 1e-5)).to(h.dtype)
+
+
 def norm_swiglu(p, gate, up):
     g, u = F.linear(p, gate), F.linear(p, up)
     return g, u, F.silu(g) * u
@@ -188,6 +195,8 @@ def of_width(w):
         Case("linear_gelu", w, square, program("linear", "linear_gelu"), **plain(linear_gelu)),
         Case("residual_norm", w, square, program("norm", "residual_norm"), **plain(residual_norm),
              goals={("torch_eager", "bf16"): 1 / 1.3, ("torch_eager", "f32"): 1.0}),
+        Case("residual_norm (spelled)", w, square, program("norm", "residual_norm"),
+             **plain(spelled_norm), epilogue=False),
         Case("norm_swiglu", w, gated, program("gated", "norm_swiglu"), **plain(norm_swiglu)),
         Case("norm_rope", w, {**tokens, **heads}, program("rope", "norm_rope"),
              **plain(norm_rope)),

@@ -57,8 +57,8 @@ std::string isa() {
   return variable("CODA_ISA");
 }
 
-std::string bf16() {
-  return variable("CODA_BF16");
+std::string gemm() {
+  return variable("CODA_GEMM");
 }
 
 std::string cache() {

@@ -17,9 +17,9 @@ bool color(int descriptor);
 // has.
 std::string isa();
 
-// CODA_BF16: how the CPU multiplies bf16 ("onednn", "amx", "dot", "model"), for checks; empty: the
-// fastest way that the machine has.
-std::string bf16();
+// CODA_GEMM: who multiplies on the CPU ("onednn", "amx", "dot", "model"), for checks; empty: the
+// fastest that the machine has.
+std::string gemm();
 
 // CODA_CACHE: the folder of compiled kernels; unset: coda/ in XDG_CACHE_HOME, or in ~/.cache.
 // Empty: none, by CODA_CACHE=off or for want of a home.

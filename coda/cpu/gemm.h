@@ -1,10 +1,10 @@
 // coda/cpu/gemm.h: the library product of one tile: C[m, n] (+)= A[m, k] · B[k, n].
 //
 // bf16 and f32 operands go through oneDNN with f32 accumulators; f64, and what oneDNN refuses on
-// this machine, through plain loops. bf16 on a packed B goes through our own kernels where the
-// machine has one (pair_gemm.h). Primitives are made once for each shape and shared by threads;
-// each call brings its own scratch. NOTE: oneDNN must see one OpenMP thread, when a primitive is
-// made and when it runs: hold a OneThread.
+// this machine, through plain loops. On a packed B our own kernels multiply where the machine has
+// one (panel_gemm.h). Primitives are made once for each shape and shared by threads; each call
+// brings its own scratch. NOTE: oneDNN must see one OpenMP thread, when a primitive is made and
+// when it runs: hold a OneThread.
 #pragma once
 
 #include <cstddef>

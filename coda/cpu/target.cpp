@@ -2,7 +2,7 @@
 #include <hwy/targets.h>
 
 #include "coda/cpu/cpu.h"
-#include "coda/cpu/pair_gemm.h"
+#include "coda/cpu/panel_gemm.h"
 
 namespace coda::cpu {
 
@@ -12,7 +12,7 @@ std::string simd_target() {
   return hwy::TargetName(supported & -supported);
 }
 
-std::string bf16_products() {
+std::string products() {
   return describe_products();
 }
 

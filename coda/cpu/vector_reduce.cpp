@@ -106,16 +106,20 @@ HWY_INLINE T along(const T* in, Int n, const Before& before) {
   V sums[kVectors];
   Int k = 0;
   if (n >= kGroup) {
+#pragma GCC unroll 8
     for (Int v = 0; v < kVectors; ++v) sums[v] = before(d, hn::LoadU(d, in + v * kLanes));
     for (k = kGroup; k + kGroup <= n; k += kGroup) {
+#pragma GCC unroll 8
       for (Int v = 0; v < kVectors; ++v) {
         sums[v] = F::apply(d, sums[v], before(d, hn::LoadU(d, in + k + v * kLanes)));
       }
     }
   } else {
+#pragma GCC unroll 8
     for (Int v = 0; v < kVectors; ++v) sums[v] = neutral;
   }
   if (k < n) {
+#pragma GCC unroll 8
     for (Int v = 0; v < kVectors; ++v, k += kLanes) {
       const auto count = static_cast<std::size_t>(std::clamp<Int>(n - k, 0, kLanes));
       const V value = hn::IfThenElse(hn::FirstN(d, count),

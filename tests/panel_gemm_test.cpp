@@ -1,4 +1,4 @@
-// tests/pair_gemm_test.cpp: bf16 products in pairs: packing, edges, the model of AMX, and AMX
+// tests/panel_gemm_test.cpp: bf16 products in pairs: packing, edges, the model of AMX, and AMX
 // itself where the machine has it.
 #include <gtest/gtest.h>
 
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "coda/core/error.h"
-#include "coda/cpu/pair_gemm.h"
-#include "coda/cpu/pair_pack.h"
+#include "coda/cpu/panel_gemm.h"
+#include "coda/cpu/panel_pack.h"
 #include "coda/cpu/tile_registers.h"
 
 namespace coda::cpu {
 
-std::ostream& operator<<(std::ostream& out, PairKernel kernel) {
-  const char* const names[] = {"none", "amx", "dot", "model"};
+std::ostream& operator<<(std::ostream& out, PanelKernel kernel) {
+  const char* const names[] = {"none", "amx", "dot", "model", "fma"};
   return out << names[static_cast<int>(kernel)];
 }
 
@@ -25,8 +25,6 @@ namespace {
 
 using Int = std::int64_t;
 using Half = std::uint16_t;
-
-constexpr Half kNan = 0x7fff;
 
 Half half_of(float x) {
   std::uint32_t bits = 0;
@@ -40,29 +38,53 @@ float wide(Half half) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+float wide(float x) {
+  return x;
+}
+
+template <class T>
+T narrow(float x) {
+  if constexpr (sizeof(T) == 2) return half_of(x);
+  return T(x);
+}
+
+template <class T>
+constexpr DType kDType = sizeof(T) == 2 ? DType::bf16 : DType::f32;
+template <class T>
+constexpr Int kIn = 4 / sizeof(T);  // of k in a unit
+
+template <class T>
+T nan() {
+  if constexpr (sizeof(T) == 2) return 0x7fff;
+  return std::numeric_limits<T>::quiet_NaN();
+}
+
+template <class T>
+bool same(const T* a, const T* b, std::size_t n) {
+  return std::memcmp(a, b, n * sizeof(T)) == 0;
+}
 
 enum class Along { rows, columns, neither };
 
 // A matrix somewhere inside memory that is NaN but for it.
+template <class T>
 struct Matrix {
   Int rows, columns, row_step, column_step;
-  std::vector<Half> memory;
+  std::vector<T> memory;
 
   Matrix(Int rows, Int columns, Along along, unsigned seed) : rows(rows), columns(columns) {
     const Int gap = along == Along::neither ? 2 : 1;
     row_step = along == Along::rows ? 1 : (columns + 3) * gap;
     column_step = along == Along::rows ? rows + 5 : gap;
-    memory.assign(static_cast<std::size_t>((rows + 8) * (columns + 8) * gap), kNan);
+    memory.assign(static_cast<std::size_t>((rows + 8) * (columns + 8) * gap), nan<T>());
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     for (Int i = 0; i < rows; ++i) {
-      for (Int j = 0; j < columns; ++j) at(i, j) = half_of(normal(random));
+      for (Int j = 0; j < columns; ++j) at(i, j) = narrow<T>(normal(random));
     }
   }
-  Half& at(Int i, Int j) {
-    return memory[static_cast<std::size_t>(i * row_step + j * column_step)];
-  }
-  Half at(Int i, Int j) const { return const_cast<Matrix*>(this)->at(i, j); }
+  T& at(Int i, Int j) { return memory[static_cast<std::size_t>(i * row_step + j * column_step)]; }
+  T at(Int i, Int j) const { return const_cast<Matrix*>(this)->at(i, j); }
   MatrixRef ref() const {
     return {reinterpret_cast<const std::byte*>(memory.data()), row_step, column_step, false};
   }
@@ -80,32 +102,38 @@ struct Aligned {
   std::byte* bytes() { return reinterpret_cast<std::byte*>(data()); }
 };
 
-Aligned<Half> packed(const Matrix& b) {
-  Aligned<Half> to(pair_bytes(b.rows, b.columns) / 2, kNan);
-  pack_pairs(b.rows, b.columns, b.ref(), to.bytes());
+template <class T>
+Aligned<T> packed(const Matrix<T>& b) {
+  Aligned<T> to(panel_bytes(kDType<T>, b.rows, b.columns) / sizeof(T), nan<T>());
+  pack_panels(kDType<T>, b.rows, b.columns, b.ref(), to.bytes());
   return to;
 }
 
-std::vector<PairKernel> kernels() {
-  std::vector<PairKernel> found = {PairKernel::model};
-  for (const PairKernel kernel : {PairKernel::dot, PairKernel::amx}) {
-    if (problem_of(kernel).empty()) found.push_back(kernel);
+// Those of the dtype that run here.
+template <class T>
+std::vector<PanelKernel> kernels() {
+  std::vector<PanelKernel> found;
+  if (sizeof(T) == 2) found.push_back(PanelKernel::model);
+  for (const PanelKernel kernel : {PanelKernel::dot, PanelKernel::amx, PanelKernel::fma}) {
+    const bool fits = (kernel == PanelKernel::fma) == (sizeof(T) == 4);
+    if (fits && problem_of(kernel).empty()) found.push_back(kernel);
   }
   return found;
 }
 
-std::vector<float> product(PairKernel kernel, const Matrix& a, const Matrix& b, Onto onto,
+template <class T>
+std::vector<float> product(PanelKernel kernel, const Matrix<T>& a, const Matrix<T>& b, Onto onto,
                            float before, Int row = 0, Int rows = -1) {
-  Aligned<Half> right = packed(b);
+  Aligned<T> right = packed(b);
   if (rows < 0) rows = a.rows;
-  const TileShape shape{rows, b.columns, b.rows, DType::bf16};
+  const TileShape shape{rows, b.columns, b.rows, kDType<T>};
   const auto size = static_cast<std::size_t>(shape.m * shape.n);
   std::vector<float> c(size + 16, before);
-  Aligned<std::byte> scratch(pair_scratch(shape), std::byte{0x7f});
+  Aligned<std::byte> scratch(panel_scratch(shape), std::byte{0x7f});
   MatrixRef left = a.ref();
-  left.data += row * a.row_step * 2;
-  multiply_pairs(kernel, shape, left, right.bytes(), c.data(), onto,
-                 {scratch.data(), pair_scratch(shape)});
+  left.data += row * a.row_step * static_cast<Int>(sizeof(T));
+  multiply_panels(kernel, shape, left, right.bytes(), c.data(), onto,
+                  {scratch.data(), panel_scratch(shape)});
   for (std::size_t i = size; i < c.size(); ++i) EXPECT_EQ(c[i], before) << "past the end";
   c.resize(size);
   return c;
@@ -113,43 +141,61 @@ std::vector<float> product(PairKernel kernel, const Matrix& a, const Matrix& b, 
 
 // ---- packing ----
 
-TEST(PairPack, PutsNeighboursInKSideBySideAndZerosPastTheEnd) {
+template <class T>
+void expect_packed() {
   for (const Along along : {Along::rows, Along::columns, Along::neither}) {
-    for (const Int k : {1, 2, 31, 32, 33, 64, 95}) {
+    for (const Int k : {1, 2, 15, 16, 17, 31, 32, 33, 64, 95}) {
       for (const Int n : {1, 15, 31, 32, 33, 64, 100}) {
-        const Matrix b(k, n, along, 7);
-        Aligned<Half> fast = packed(b);
-        const Int depth = padded(k, kStep);
-        for (Int p = 0; p < depth; ++p) {
+        const Matrix<T> b(k, n, along, 7);
+        Aligned<T> fast = packed(b);
+        const Int units = panel_units(kDType<T>, k);
+        for (Int p = 0; p < units * kIn<T>; ++p) {
           for (Int j = 0; j < padded(n, kPanel); ++j) {
-            const Half got = fast.data()[(j / 32 * depth + p / 2 * 2) * 32 + j % 32 * 2 + p % 2];
-            ASSERT_EQ(got, p < k && j < n ? b.at(p, j) : 0)
+            const Int unit = (j / 32 * units + p / kIn<T>)*32 + j % 32;
+            const T want = p < k && j < n ? b.at(p, j) : T{0};
+            ASSERT_TRUE(same(&fast.data()[unit * kIn<T> + p % kIn<T>], &want, 1))
                 << "k " << p << " of " << k << ", column " << j << " of " << n;
           }
         }
-        EXPECT_EQ(fast.data()[depth * padded(n, kPanel)], kNan) << "past the end";
-        Aligned<Half> plain(pair_bytes(k, n) / 2, kNan);
-        pack_pairs_plainly(k, n, b.ref(), plain.bytes());
-        EXPECT_EQ(std::memcmp(fast.data(), plain.data(), pair_bytes(k, n)), 0);
+        const T guard = nan<T>();
+        EXPECT_TRUE(same(&fast.data()[units * kIn<T> * padded(n, kPanel)], &guard, 1))
+            << "past the end";
+        const std::size_t bytes = panel_bytes(kDType<T>, k, n);
+        Aligned<T> plain(bytes / sizeof(T), nan<T>());
+        pack_panels_plainly(kDType<T>, k, n, b.ref(), plain.bytes());
+        EXPECT_TRUE(same(fast.bytes(), plain.bytes(), bytes));
       }
     }
   }
 }
 
-TEST(PairPack, TurnsALeftOperand) {
+TEST(PanelPack, PutsUnitsSideBySideAndZerosPastTheEnd) {
+  expect_packed<Half>();
+  expect_packed<float>();
+}
+
+template <class T>
+void expect_turned() {
   for (const Int m : {1, 31, 32, 33, 70, 128}) {
-    for (const Int k : {1, 31, 32, 33, 70, 128}) {
-      const Matrix a(m, k, Along::rows, 3);
-      std::vector<Half> turned(static_cast<std::size_t>(m * k + 1), kNan);
-      turn_pairs(m, k, a.ref().data, a.column_step, reinterpret_cast<std::byte*>(turned.data()));
+    for (const Int k : {1, 15, 16, 31, 32, 33, 70, 128}) {
+      const Matrix<T> a(m, k, Along::rows, 3);
+      std::vector<T> turned(static_cast<std::size_t>(m * k + 1), nan<T>());
+      turn_left(kDType<T>, m, k, a.ref().data, a.column_step,
+                reinterpret_cast<std::byte*>(turned.data()));
       for (Int i = 0; i < m; ++i) {
         for (Int p = 0; p < k; ++p) {
           ASSERT_EQ(turned[static_cast<std::size_t>(i * k + p)], a.at(i, p)) << i << ", " << p;
         }
       }
-      EXPECT_EQ(turned.back(), kNan) << "past the end";
+      const T guard = nan<T>();
+      EXPECT_TRUE(same(&turned.back(), &guard, 1)) << "past the end";
     }
   }
+}
+
+TEST(PanelPack, TurnsALeftOperand) {
+  expect_turned<Half>();
+  expect_turned<float>();
 }
 
 // ---- the model ----
@@ -222,10 +268,10 @@ TEST(TileRegisters, AmxDoesWhatTheModelDoes) {
   expect_the_manuals_order(AmxTiles());
   for (const auto& [m, n, k] : std::vector<std::tuple<Int, Int, Int>>{
            {1, 1, 1}, {16, 16, 32}, {17, 33, 65}, {32, 32, 1024}, {50, 70, 600}, {64, 96, 1100}}) {
-    const Matrix a(m, k, Along::columns, 1), b(k, n, Along::rows, 2);
+    const Matrix<Half> a(m, k, Along::columns, 1), b(k, n, Along::rows, 2);
     for (const Onto onto : {Onto::fresh, Onto::add}) {
-      EXPECT_EQ(product(PairKernel::amx, a, b, onto, 0.25f),
-                product(PairKernel::model, a, b, onto, 0.25f))
+      EXPECT_EQ(product(PanelKernel::amx, a, b, onto, 0.25f),
+                product(PanelKernel::model, a, b, onto, 0.25f))
           << m << " × " << n << " × " << k;
     }
   }
@@ -233,12 +279,13 @@ TEST(TileRegisters, AmxDoesWhatTheModelDoes) {
 
 // ---- products ----
 
-TEST(PairGemm, MultipliesAtEveryEdge) {
-  for (const PairKernel kernel : kernels()) {
+template <class T>
+void expect_products() {
+  for (const PanelKernel kernel : kernels<T>()) {
     for (const Int m : {1, 5, 6, 7, 16, 17, 33}) {
       for (const Int n : {1, 16, 17, 32, 33, 65, 100}) {
         for (const Int k : {1, 2, 31, 32, 33, 70}) {
-          const Matrix a(m, k, Along::columns, 1), b(k, n, Along::rows, 2);
+          const Matrix<T> a(m, k, Along::columns, 1), b(k, n, Along::rows, 2);
           for (const Onto onto : {Onto::fresh, Onto::add}) {
             const std::vector<float> c = product(kernel, a, b, onto, 0.5f);
             for (Int i = 0; i < m; ++i) {
@@ -261,17 +308,23 @@ TEST(PairGemm, MultipliesAtEveryEdge) {
   }
 }
 
+TEST(PanelGemm, MultipliesAtEveryEdge) {
+  expect_products<Half>();
+  expect_products<float>();
+}
+
 // More than one block of k.
-TEST(PairGemm, AgreesWithOneDnnWithinRounding) {
+template <class T>
+void expect_onednns() {
   const TileGemm library;
-  if (!library.in_library(DType::bf16)) GTEST_SKIP() << "oneDNN multiplies no bf16 here";
-  const Matrix a(37, 2200, Along::columns, 5), b(2200, 75, Along::columns, 6);
-  const TileShape shape{37, 75, 2200, DType::bf16};
+  if (!library.in_library(kDType<T>)) GTEST_SKIP() << "oneDNN multiplies no bf16 here";
+  const Matrix<T> a(37, 2200, Along::columns, 5), b(2200, 75, Along::columns, 6);
+  const TileShape shape{37, 75, 2200, kDType<T>};
   std::vector<float> want(37 * 75);
   const OneThread one;
   library.multiply(shape, a.ref(), b.ref(), reinterpret_cast<std::byte*>(want.data()), Onto::fresh,
                    {});
-  for (const PairKernel kernel : kernels()) {
+  for (const PanelKernel kernel : kernels<T>()) {
     const std::vector<float> got = product(kernel, a, b, Onto::fresh, 0);
     double error = 0, norm = 0;
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -282,34 +335,48 @@ TEST(PairGemm, AgreesWithOneDnnWithinRounding) {
   }
 }
 
-TEST(PairGemm, GivesTheSameBitsForEveryTile) {
-  for (const PairKernel kernel : kernels()) {
-    const Matrix a(50, 700, Along::columns, 8), b(700, 90, Along::rows, 9);
+TEST(PanelGemm, AgreesWithOneDnnWithinRoundingInBf16) {
+  expect_onednns<Half>();
+}
+
+TEST(PanelGemm, AgreesWithOneDnnWithinRoundingInF32) {
+  expect_onednns<float>();
+}
+
+template <class T>
+void expect_same_bits() {
+  for (const PanelKernel kernel : kernels<T>()) {
+    const Matrix<T> a(50, 1100, Along::columns, 8), b(1100, 90, Along::rows, 9);
     const std::vector<float> whole = product(kernel, a, b, Onto::fresh, 0);
     for (const Int rows : {1, 7, 16, 31}) {
       for (Int row = 0; row < 50; row += rows) {
         const Int count = std::min(rows, 50 - row);
         const std::vector<float> part = product(kernel, a, b, Onto::fresh, 0, row, count);
-        ASSERT_EQ(std::memcmp(part.data(), whole.data() + row * 90, part.size() * 4), 0)
+        ASSERT_TRUE(same(part.data(), whole.data() + row * 90, part.size()))
             << kernel << " rows " << row << " to " << row + count;
       }
     }
-    Matrix left_columns(700, 41, Along::rows, 0);
-    for (Int p = 0; p < 700; ++p) {
-      for (Int j = 0; j < 41; ++j) left_columns.at(p, j) = b.at(p, j + 40);
+    Matrix<T> some(1100, 41, Along::rows, 0);
+    for (Int p = 0; p < 1100; ++p) {
+      for (Int j = 0; j < 41; ++j) some.at(p, j) = b.at(p, j + 40);
     }
-    const std::vector<float> part = product(kernel, a, left_columns, Onto::fresh, 0);
+    const std::vector<float> part = product(kernel, a, some, Onto::fresh, 0);
     for (Int i = 0; i < 50; ++i) {
-      ASSERT_EQ(std::memcmp(part.data() + i * 41, whole.data() + i * 90 + 40, 41 * 4), 0)
+      ASSERT_TRUE(same(part.data() + i * 41, whole.data() + i * 90 + 40, 41))
           << kernel << " columns 40 to 81 of row " << i;
     }
   }
 }
 
-TEST(PairGemm, SaysWhatItUsesAndWhyNothingFaster) {
+TEST(PanelGemm, GivesTheSameBitsForEveryTile) {
+  expect_same_bits<Half>();
+  expect_same_bits<float>();
+}
+
+TEST(PanelGemm, SaysWhatItUsesAndWhyNothingFaster) {
   const std::string said = describe_products();
   EXPECT_FALSE(said.empty());
-  if (!amx_problem().empty() && said.find("CODA_BF16") == std::string::npos) {
+  if (!amx_problem().empty() && said.find("CODA_GEMM") == std::string::npos) {
     EXPECT_NE(said.find(amx_problem()), std::string::npos) << said;
   }
 }
