@@ -49,8 +49,8 @@ class Library:
         return CodaError(self._c.coda_bench_error().decode())
 
     def open(self, source, name="", sizes=None, device="", tile="", **more):
-        """`source`: a text, or a Path of a file. On the CPU also `threads`, `whole_products`. Throws
-        CodaError."""
+        """`source`: a text, or a Path of a file. On the CPU also `threads`, `whole_products`.
+        Throws CodaError."""
         request = dict(_source(source), name=name, sizes=sizes or {}, device=device, tile=tile,
                        **more)
         handle = self._c.coda_bench_open(json.dumps(request).encode())

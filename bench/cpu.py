@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Times CODA's programs on the CPU beside PyTorch, eager and compiled, and beside the unfused sequence
-on whole products of oneDNN, all interleaved in one run. docs/cpu.md says what the figures mean."""
+"""Times CODA's programs on the CPU beside PyTorch, eager and compiled, and beside the unfused
+sequence on whole products of oneDNN, all interleaved in one run. docs/cpu.md says what the figures
+mean."""
 
 import argparse
 import datetime
@@ -103,7 +104,7 @@ def in_turn(bound):
 
 
 def agreement(runs, bound, rival_runs, rival_bound, tensors, dtype):
-    """The worst distance between our results and the unfused sequence's, and whether it is small."""
+    """The worst distance between our results and the unfused sequence's; whether it is small."""
     import check
     accumulated = {r["name"]: tensors[r["name"]].clone()
                    for run in runs for r in run.results if r["accumulates"]}
@@ -142,7 +143,7 @@ def measure(library, case, dtype, threads, options, generator):
             made = case.compiled(tensors, lambda f: torch.compile(f, dynamic=False))
             made()
             timed["torch_compile"] = made
-        except Exception as failure:  # no compiler, or a fault of another project: a fact of the row
+        except Exception as failure:  # no compiler, or another project's fault: a fact of the row
             notes.append(f"torch_compile: {repr(failure)[:200]}")
     clock = Clock(threads)
     times = interleaved(clock, timed, options.seconds)
@@ -357,7 +358,8 @@ def main(arguments=None):
         for threads in map(int, options.threads.split(",")):
             for row in rows_of(threads, arguments):
                 if "peaks" in row:
-                    results["peak_gflops"] |= {f"{d}, {threads}": p for d, p in row["peaks"].items()}
+                    peaks = {f"{d}, {threads}": p for d, p in row["peaks"].items()}
+                    results["peak_gflops"] |= peaks
                     continue
                 results["rows"].append(row)
                 if row.get("gflops"):

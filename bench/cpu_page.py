@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the measured part of docs/cpu.md from bench/results/cpu-DATE.json: the newest, or those that
-are named, one table for each file."""
+"""Writes the measured part of docs/cpu.md from bench/results/cpu-DATE.json: the newest, or those
+that are named, one table for each file."""
 
 import argparse
 import json
@@ -44,7 +44,8 @@ def section(path):
     trained = [r for r in results["rows"] if r["case"] == "train" and r.get("tokens_per_second")]
     for row in trained:
         rates = ", ".join(f"{n} {v:,.0f}" for n, v in row["tokens_per_second"].items())
-        text += f"\nTraining, tokens/s, {row['threads']} thread{'s' * (row['threads'] > 1)}: {rates}.\n"
+        threads = f"{row['threads']} thread{'s' * (row['threads'] > 1)}"
+        text += f"\nTraining, tokens/s, {threads}: {rates}.\n"
     said = "\n".join(f"- {line}" for line in summary(results).splitlines())
     return text + f"\n{said}\n"
 

@@ -1,5 +1,5 @@
-"""Tokens a second of `coda train`'s default model, beside the same model in PyTorch: the same sizes,
-batch, dtype (f32), loss, clipping and AdamW, in turns."""
+"""Tokens a second of `coda train`'s default model, beside the same model in PyTorch: the same
+sizes, batch, dtype (f32), loss, clipping and AdamW, in turns."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def measure_training(threads, options):
                 trained["torch_eager"] = trainer(text, False)
             if "torch_compile" in options.rivals:
                 trained["torch_compile"] = trainer(text, True)
-        except Exception as failure:  # no compiler, or a fault of another project: a fact of the row
+        except Exception as failure:  # no compiler, or another project's fault: a fact of the row
             row["notes"].append(repr(failure)[:200])
         try:
             rates = {name: [] for name in trained}
