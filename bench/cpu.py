@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -228,9 +229,14 @@ def rows_of(threads, arguments):
     if len(cpus) < threads:
         raise ValueError(f"{threads} threads, but only {len(cpus)} CPUs may be used")
     given = {**os.environ, "OMP_NUM_THREADS": str(threads), "CODA_THREADS": str(threads)}
+
+    def prepare():
+        os.sched_setaffinity(0, cpus)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that reports
+
     process = subprocess.Popen(
         [sys.executable, __file__, *arguments, "--child", str(threads)], env=given, text=True,
-        stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+        stdout=subprocess.PIPE, preexec_fn=prepare)
     try:
         for line in process.stdout:
             yield json.loads(line)
