@@ -1,7 +1,8 @@
-"""libcoda_bench.so from Python: programs and schedules on tensors of PyTorch.
+"""libcoda_bench.so, or libcoda_bench_cpu.so, from Python: programs and schedules on tensors of
+PyTorch.
 
-Nothing here needs a GPU: with device "reference" programs run on tensors of the CPU, and without a
-device a program is only described (shapes, flops, bytes).
+Nothing here needs a GPU: with device "reference", or "cpu" in the library for CPUs, programs run on
+tensors of the CPU, and without a device a program is only described (shapes, flops, bytes).
 """
 
 import ctypes
@@ -31,7 +32,8 @@ class Library:
     def __init__(self, path=None):
         path = Path(path or library_path())
         if not path.exists():
-            raise CodaError(f"{path} is missing: `ninja -C build coda_bench` builds it")
+            name = path.stem.removeprefix("lib")
+            raise CodaError(f"{path} is missing: `ninja -C build {name}` builds it")
         self._c = c = ctypes.CDLL(str(path))
         for name in ("error", "describe", "tiles", "rewrite"):
             getattr(c, f"coda_bench_{name}").restype = ctypes.c_char_p
@@ -46,16 +48,19 @@ class Library:
     def error(self):
         return CodaError(self._c.coda_bench_error().decode())
 
-    def open(self, source, name="", sizes=None, device="", tile=""):
-        """`source`: a text, or a Path of a file. Throws CodaError."""
-        request = dict(_source(source), name=name, sizes=sizes or {}, device=device, tile=tile)
+    def open(self, source, name="", sizes=None, device="", tile="", **more):
+        """`source`: a text, or a Path of a file. On the CPU also `threads`, `whole_products`.
+        Throws CodaError."""
+        request = dict(_source(source), name=name, sizes=sizes or {}, device=device, tile=tile,
+                       **more)
         handle = self._c.coda_bench_open(json.dumps(request).encode())
         if not handle:
             raise self.error()
         return Opened(self, handle)
 
     def rewrite(self, source, name="", sizes=None, **options):
-        """What `coda rewrite` prints: grad, of, wrt, accumulate, memory as in the command."""
+        """What `coda rewrite` prints: grad, of, wrt, accumulate, memory as in the command; `f32` in
+        place of bf16; `unfused`: one library call a step."""
         request = dict(_source(source), name=name, sizes=sizes or {}, **options)
         text = self._c.coda_bench_rewrite(json.dumps(request).encode())
         if text is None:

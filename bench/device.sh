@@ -19,7 +19,8 @@ the number of parts that failed.
 
   --quick   few rounds, no rivals, a smaller sample
   --pack    only puts what was built, and oneDNN, into build/device, small enough to be carried to a
-            machine where nothing can be built; there the script takes it
+            machine where nothing can be built; there the script takes it, and for the processor
+            bench/cpu.py --library build/device/libcoda_bench_cpu.so
 END
 }
 
@@ -28,6 +29,10 @@ pack() {
   mkdir -p build/device
   strip -o build/device/coda "${CODA_BUILD:-build}/coda" &&
     strip -o build/device/libcoda_bench.so "${CODA_BUILD:-build}/libcoda_bench.so" &&
+    strip -o build/device/libcoda_bench_cpu.so "${CODA_BUILD:-build}/libcoda_bench_cpu.so" &&
+    strip -o build/device/panel_gemm_test "${CODA_BUILD:-build}/tests/panel_gemm_test" &&
+    ldd build/device/libcoda_bench_cpu.so | awk '/libhwy|libgomp/ { print $3 }' |
+    xargs -I{} cp -L {} build/device/ &&
     strip -o build/device/libdnnl.so.3 .venv/lib/libdnnl.so.3 && du -sh build/device
 }
 

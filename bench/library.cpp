@@ -1,5 +1,5 @@
-// bench/library.cpp: libcoda_bench.so: programs and schedules for Python's ctypes, on memory that
-// the caller owns.
+// bench/library.cpp: libcoda_bench.so and libcoda_bench_cpu.so: programs and schedules for Python's
+// ctypes, on memory that the caller owns.
 //
 // Requests and descriptions are JSON, tensors are bare pointers: the caller (PyTorch) allocates and
 // checks. A function that fails returns null or nonzero, and coda_bench_error() says why. Handles
@@ -14,13 +14,15 @@
 #include <utility>
 #include <vector>
 
-#include "bench/tiles.h"
+#include "bench/devices.h"
 #include "coda/backend/execute.h"
 #include "coda/check/bind.h"
 #include "coda/core/error.h"
 #include "coda/program/text.h"
 #include "coda/reference/reference.h"
+#include "coda/rewrite/halves.h"
 #include "coda/rewrite/ledger.h"
+#include "coda/rewrite/retype.h"
 #include "coda/rewrite/rewrite.h"
 
 namespace coda {
@@ -56,18 +58,12 @@ Sizes sizes_of(const json& request) {
   return request.value("sizes", Sizes());
 }
 
-std::shared_ptr<const Backend> backend_of(const std::string& device, const std::string& tile) {
+std::shared_ptr<const Backend> backend_of(const bench::Wanted& wanted) {
   // Kept for good: what a backend compiled serves every handle.
-  static std::map<std::pair<std::string, std::string>, std::shared_ptr<const Backend>> known;
-  std::shared_ptr<const Backend>& backend = known[{device, tile}];
-  if (backend) return backend;
-  if (device == "reference") {
-    backend = reference::backend();
-  } else if (device == "cuda") {
-    backend = bench::cuda_backend(tile);
-  } else {
-    throw ProgramError("`" + device + "` is no device of this library",
-                       "give \"cuda\", \"reference\" or \"\"");
+  static std::map<bench::Wanted, std::shared_ptr<const Backend>> known;
+  std::shared_ptr<const Backend>& backend = known[wanted];
+  if (!backend) {
+    backend = wanted.device == "reference" ? reference::backend() : bench::device_backend(wanted);
   }
   return backend;
 }
@@ -118,7 +114,7 @@ json steps_json(const Opened& opened) {
     json entry = {{"name", step.program.name()}, {"kind", cost.kind},
                   {"flops", cost.flops},         {"products", products_json(opened, step)},
                   {"bytes", bytes_moved(cost)},  {"sizes", sizes}};
-    if (opened.backend && opened.backend->name() == "cuda") {
+    if (opened.backend && opened.backend->name() != "reference") {
       // Compiled already: this finds it again.
       const Sizes own = bind_sizes(step.program, sizes);
       entry["note"] = opened.kernel ? opened.kernel->note()
@@ -170,7 +166,10 @@ std::unique_ptr<Opened> open(const json& request) {
   const double parsed = seconds_since(start);
   const auto compile_start = Clock::now();
   if (!device.empty()) {
-    opened->backend = backend_of(device, request.value("tile", ""));
+    opened->backend = backend_of({.device = device,
+                                  .tile = request.value("tile", ""),
+                                  .threads = request.value("threads", 0),
+                                  .whole_products = request.value("whole_products", false)});
     if (schedule != nullptr) {
       opened->executable.emplace(*schedule, *opened->backend, opened->sizes);
       opened->scratch = opened->executable->scratch_bytes();
@@ -220,15 +219,23 @@ std::vector<std::string> strings(const json& request, const char* key) {
 // What `coda rewrite` prints.
 std::string rewritten(const json& request) {
   const Module module = module_of(request);
-  const Program& block = module.find(request.value("name", ""));
+  const DType dtype = request.value("f32", false) ? DType::f32 : DType::bf16;
+  const Program block = retype(module.find(request.value("name", "")), DType::bf16, dtype);
   RewriteOptions options{.sizes = sizes_of(request)};
   if (request.contains("memory")) options.memory = request["memory"].get<std::int64_t>();
   for (const std::string& name : strings(request, "save")) options.save.insert(name);
   for (const std::string& name : strings(request, "recompute")) options.recompute.insert(name);
-  if (!request.value("grad", false)) return print(rewrite(block, options).forward.schedule);
+  const bool fused = !request.value("unfused", false);
+  if (!request.value("grad", false)) {
+    return print(fused ? rewrite(block, options).forward.schedule : unfused(block));
+  }
   GradOptions gradients{.of = strings(request, "of"), .wrt = strings(request, "wrt")};
   for (const std::string& name : strings(request, "accumulate")) {
     gradients.accumulate[name] = DType::f32;
+  }
+  if (!fused) {
+    const Training plain = grad_for_training(block, gradients);
+    return print(std::vector{unfused(plain.forward), unfused(plain.backward)});
   }
   Rewritten made = rewrite(block, gradients, options);
   std::vector<Schedule> schedules = {std::move(made.forward.schedule)};
@@ -267,7 +274,8 @@ CODA_EXPORT const char* coda_bench_error() {
   return coda::last_error.c_str();
 }
 
-// {"text" or "path", "name", "sizes": {}, "device": "cuda" | "reference" | "", "tile"} → a handle.
+// {"text" or "path", "name", "sizes": {}, "device": "cuda" or "cpu", "reference" or "", "tile",
+// "threads", "whole_products"} → a handle.
 CODA_EXPORT void* coda_bench_open(const char* request) {
   return coda::guarded<void*>(nullptr, [&] {
     return static_cast<void*>(coda::open(nlohmann::json::parse(request)).release());
@@ -318,7 +326,8 @@ CODA_EXPORT const char* coda_bench_tiles(const char* request) {
 }
 
 // {"text" or "path", "name", "grad", "of", "wrt", "accumulate", "memory", "sizes"} → what `coda
-// rewrite` prints; valid until the thread's next text.
+// rewrite` prints, with "f32" in place of bf16, with "unfused" one library call a step; valid until
+// the thread's next text.
 CODA_EXPORT const char* coda_bench_rewrite(const char* request) {
   return coda::guarded<const char*>(
       nullptr, [&] { return coda::text_of(coda::rewritten(nlohmann::json::parse(request))); });

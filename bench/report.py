@@ -56,6 +56,16 @@ def write(path, text):
     os.replace(temporary, path)
 
 
+def replace_with_figure(figure, path):
+    """The same of a picture; the figure is closed."""
+    from matplotlib import pyplot
+    path = Path(path)
+    temporary = path.with_name("." + path.name)
+    figure.savefig(temporary, format=path.suffix[1:])
+    os.replace(temporary, path)
+    pyplot.close(figure)
+
+
 def save(results, path):
     """Merges into the file."""
     path = Path(path)
@@ -175,8 +185,4 @@ def roofline(results, path):
     roof.legend(handles.values(), handles.keys())
     roof.grid(alpha=0.3)
     figure.suptitle(f"{results['gpu']}, {results['date']}")
-    path = Path(path)
-    temporary = path.with_name("." + path.name)
-    figure.savefig(temporary, format=path.suffix[1:])
-    os.replace(temporary, path)
-    plt.close(figure)
+    replace_with_figure(figure, path)

@@ -63,6 +63,7 @@ nlohmann::json describe() {
           {"devices", device_names()},
           {"threads", flags::threads()},
           {"simd", cpu::simd_target()},
+          {"products", cpu::products()},
           {"onednn", version(onednn->major, onednn->minor, onednn->patch)},
           {"programs", embedded_programs()},
           {"gpu", gpu_facts()},
@@ -136,7 +137,8 @@ void add_env(CLI::App& app) {
     for (const auto& [key, value] : facts.items()) {
       std::cout << key << ": " << text_of(key, value) << "\n";
     }
-    std::cout << "set CODA_THREADS to use another number of threads, CODA_CACHE to keep kernels in "
+    std::cout << "set CODA_THREADS to use another number of threads, CODA_GEMM to multiply "
+                 "another way (onednn, amx, dot), CODA_CACHE to keep kernels in "
                  "another folder (or off), CODA_NVRTC to compile with another libnvrtc\n";
   });
 }

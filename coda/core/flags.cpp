@@ -57,6 +57,10 @@ std::string isa() {
   return variable("CODA_ISA");
 }
 
+std::string gemm() {
+  return variable("CODA_GEMM");
+}
+
 std::string cache() {
   const std::string folder = variable("CODA_CACHE");
   if (folder == "off") return "";

@@ -17,6 +17,10 @@ bool color(int descriptor);
 // has.
 std::string isa();
 
+// CODA_GEMM: who multiplies on the CPU ("onednn", "amx", "dot", "model"), for checks; empty: the
+// fastest that the machine has.
+std::string gemm();
+
 // CODA_CACHE: the folder of compiled kernels; unset: coda/ in XDG_CACHE_HOME, or in ~/.cache.
 // Empty: none, by CODA_CACHE=off or for want of a home.
 std::string cache();

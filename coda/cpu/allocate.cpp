@@ -147,6 +147,11 @@ void Lowering::allocate() {
            kAlign;
   }
   allow_aliases(out_, out_.row_statements, frame_.rows(), frame_.columns());
+  for (const Statement& statement : out_.row_statements) {
+    const bool transfers =
+        statement.kind == Statement::Kind::load || statement.kind == Statement::Kind::store;
+    if (transfers && statement.per_row) out_.streamed.push_back(statement.access);
+  }
   for (Statement& statement : out_.tile_statements) {
     if (statement.kind == Statement::Kind::store) statement.may_alias = false;
   }

@@ -7,6 +7,11 @@
 #include "coda/cpu/plain_transfer.h"
 
 namespace coda::cpu {
+namespace {
+
+constexpr std::int64_t kLine = 64;  // bytes of a line of the caches
+
+}  // namespace
 
 BoundAccess::BoundAccess(const Access& access, const BoundTensor* tensor, std::int64_t rows) {
   const std::vector<std::int64_t>& strides = tensor != nullptr ? tensor->strides : access.strides;
@@ -84,6 +89,14 @@ void BoundAccess::find_run(std::int64_t rows) {
     ++next;
   }
   if (next == terms.size() && run_ >= rows) run_ = kAll;
+}
+
+void BoundAccess::prefetch(std::int64_t row, std::int64_t rows, std::int64_t column) const {
+  if (!packed || row_stride == 0 || elements * bytes < kLine || run(row) < rows) return;
+  const std::byte* at = data + (column + at_row(row)) * bytes;
+  for (std::int64_t r = 0; r < rows; ++r, at += row_stride * bytes) {
+    for (std::int64_t b = 0; b < elements * bytes; b += kLine) __builtin_prefetch(at + b);
+  }
 }
 
 std::int64_t BoundAccess::covered(const std::vector<Term>& terms, std::int64_t position) {

@@ -50,6 +50,10 @@ class BoundAccess {
   std::int64_t run(std::int64_t row) const { return run_ == 0 ? 1 : run_ - row % run_; }
   std::int64_t row_stride = 0;
 
+  // Asks for the lines of rows [row, row + rows) of the tile at `column` (at_column), where they
+  // are dense runs.
+  void prefetch(std::int64_t row, std::int64_t rows, std::int64_t column) const;
+
   // Of a result: does the tile at `column`, the row, store it? A result without some factor of the
   // space is stored where that factor's coordinate is 0.
   bool owns_column(std::int64_t column) const { return column == covered(columns_, column); }

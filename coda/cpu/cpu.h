@@ -23,5 +23,7 @@ std::unique_ptr<Backend> backend(const Options& options = {});
 
 // The SIMD instruction set in use, like "AVX3" or "AVX2".
 std::string simd_target();
+// Who multiplies bf16 and f32, and why nobody faster does here.
+std::string products();
 
 }  // namespace coda::cpu

@@ -102,6 +102,15 @@ void TileWorker::run_rows(std::int64_t row, std::int64_t rows) {
       }
     }
     direct_stores(row, next - row);
+    // The next rows of every tensor come while these are in work: tiles are too narrow for the
+    // processor to see it coming.
+    const std::int64_t ahead = std::min(next - row, end - next);
+    if (ahead > 0) {
+      for (const int access : program_->streamed) {
+        const auto index = static_cast<std::size_t>(access);
+        bound_->accesses[index].prefetch(next, ahead, accesses_[index].column);
+      }
+    }
     for (const Statement& statement : program_->row_statements) execute(statement, row, next - row);
     row = next;
   }

@@ -1,4 +1,4 @@
-// coda/cpu/gemm.cpp: oneDNN matmul primitives, cached by shape and strides.
+// coda/cpu/gemm.cpp: oneDNN matmul primitives, cached by shape and strides; or our own kernels.
 #include "coda/cpu/gemm.h"
 
 #include <omp.h>
@@ -14,6 +14,8 @@
 
 #include "coda/core/allocator.h"
 #include "coda/core/error.h"
+#include "coda/cpu/panel_gemm.h"
+#include "coda/cpu/panel_pack.h"
 #include "coda/cpu/plain_gemm.h"
 
 namespace coda::cpu {
@@ -54,6 +56,11 @@ void reorder(const memory::desc& from, const std::byte* data, const memory::desc
   const memory target(to, engine(), result);
   dnnl::reorder(source, target).execute(stream(), {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, target}});
   stream().wait();
+}
+
+// Whether our own kernels multiply this dtype, on a packed B.
+bool in_panels(DType dtype) {
+  return panel_kernel(dtype) != PanelKernel::none;
 }
 
 struct Primitive {
@@ -147,20 +154,24 @@ bool TileGemm::in_library(DType dtype) const {
 
 std::size_t TileGemm::packed_bytes(const TileShape& shape) const {
   if (!in_library(shape.dtype)) return 0;
+  if (in_panels(shape.dtype)) return panel_bytes(shape.dtype, shape.k, shape.n);
   const OneThread one;
   return library_->packed_desc(shape).get_size();
 }
 
 void TileGemm::pack(const TileShape& shape, const MatrixRef& b, std::byte* to) const {
+  if (in_panels(shape.dtype)) return pack_panels(shape.dtype, shape.k, shape.n, b, to);
   reorder(strided(shape.k, shape.n, shape.dtype, b), b.data, library_->packed_desc(shape), to);
 }
 
 void TileGemm::turn(std::int64_t m, std::int64_t k, DType dtype, const MatrixRef& a,
                     std::byte* to) const {
+  if (a.row_step == 1) return turn_left(dtype, m, k, a.data, a.column_step, to);
   reorder(strided(m, k, dtype, a), a.data, dense(m, k, dtype), to);
 }
 
 bool TileGemm::is_fast(const TileShape& shape, const MatrixRef& a, const MatrixRef& b) const {
+  if (b.packed && in_panels(shape.dtype)) return a.column_step == 1;
   const OneThread one;
   const auto described = Library::describe(
       strided(shape.m, shape.k, shape.dtype, a),
@@ -172,6 +183,7 @@ bool TileGemm::is_fast(const TileShape& shape, const MatrixRef& a, const MatrixR
 std::size_t TileGemm::scratch_bytes(const TileShape& shape, const MatrixRef& a,
                                     const MatrixRef& b) const {
   if (!in_library(shape.dtype)) return 0;
+  if (b.packed && in_panels(shape.dtype)) return panel_scratch(shape);
   const OneThread one;
   return std::max(library_->find(shape, a, b, Onto::fresh)->scratch.get_size(),
                   library_->find(shape, a, b, Onto::add)->scratch.get_size());
@@ -186,6 +198,10 @@ void TileGemm::multiply(const TileShape& shape, const MatrixRef& a, const Matrix
     return;
   }
   if (!in_library(shape.dtype)) return plain_multiply(shape, a, b, c, onto);
+  if (b.packed && in_panels(shape.dtype)) {
+    return multiply_panels(panel_kernel(shape.dtype), shape, a, b.data, reinterpret_cast<float*>(c),
+                           onto, scratch);
+  }
   const std::shared_ptr<const Primitive> primitive = library_->find(shape, a, b, onto);
   const memory left(primitive->a, engine(), unconst(a.data));
   const memory right(primitive->b, engine(), unconst(b.data));

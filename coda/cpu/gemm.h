@@ -1,9 +1,10 @@
 // coda/cpu/gemm.h: the library product of one tile: C[m, n] (+)= A[m, k] · B[k, n].
 //
 // bf16 and f32 operands go through oneDNN with f32 accumulators; f64, and what oneDNN refuses on
-// this machine, through plain loops. Primitives are made once for each shape and shared by threads;
-// each call brings its own scratch. NOTE: oneDNN must see one OpenMP thread, when a primitive is
-// made and when it runs: hold a OneThread.
+// this machine, through plain loops. On a packed B our own kernels multiply where the machine has
+// one (panel_gemm.h). Primitives are made once for each shape and shared by threads; each call
+// brings its own scratch. NOTE: oneDNN must see one OpenMP thread, when a primitive is made and
+// when it runs: hold a OneThread.
 #pragma once
 
 #include <cstddef>
@@ -49,11 +50,12 @@ class TileGemm {
 
   // Does oneDNN multiply this dtype here?
   bool in_library(DType dtype) const;
-  // B[k, n] in the library's own order for A of about `m` rows. 0: there is no such order.
+  // B[k, n] in the order that suits the kernel, for A of about `m` rows. 0: there is no such order.
   std::size_t packed_bytes(const TileShape& shape) const;
   void pack(const TileShape& shape, const MatrixRef& b, std::byte* to) const;
 
-  // Is there more than the library's reference loops for it?
+  // Is there more than the library's reference loops for it? NOTE: on a packed B, rows of A run
+  // along memory.
   bool is_fast(const TileShape& shape, const MatrixRef& a, const MatrixRef& b) const;
   // A[m, k] with k along memory.
   void turn(std::int64_t m, std::int64_t k, DType dtype, const MatrixRef& a, std::byte* to) const;

@@ -144,6 +144,7 @@ struct TileProgram {
   std::vector<Access> accesses;
   std::vector<int> accumulators;  // buffers, f32 or f64 [rows][width]
   std::vector<Statement> tile_statements, row_statements;
+  std::vector<int> streamed;  // accesses of row_statements that read or write each row once
   struct Blocks {
     std::int64_t block = 0, period = 0;
     std::vector<Statement> statements;

@@ -87,6 +87,12 @@ HWY_INLINE hn::TFromD<D> fold(D d, V v) {
     return fold<F>(half, F::apply(half, hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
   }
 #endif
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(hn::TFromD<D>) == 4 && hn::MaxLanes(D()) == 4) {
+    v = F::apply(d, v, hn::Shuffle1032(v));
+    return hn::GetLane(F::apply(d, v, hn::Shuffle2301(v)));
+  }
+#endif
   HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(D())];
   hn::Store(v, d, lanes);
   for (std::size_t width = hn::MaxLanes(D()) / 2; width > 0; width /= 2) {
@@ -106,16 +112,20 @@ HWY_INLINE T along(const T* in, Int n, const Before& before) {
   V sums[kVectors];
   Int k = 0;
   if (n >= kGroup) {
+#pragma GCC unroll 8
     for (Int v = 0; v < kVectors; ++v) sums[v] = before(d, hn::LoadU(d, in + v * kLanes));
     for (k = kGroup; k + kGroup <= n; k += kGroup) {
+#pragma GCC unroll 8
       for (Int v = 0; v < kVectors; ++v) {
         sums[v] = F::apply(d, sums[v], before(d, hn::LoadU(d, in + k + v * kLanes)));
       }
     }
   } else {
+#pragma GCC unroll 8
     for (Int v = 0; v < kVectors; ++v) sums[v] = neutral;
   }
   if (k < n) {
+#pragma GCC unroll 8
     for (Int v = 0; v < kVectors; ++v, k += kLanes) {
       const auto count = static_cast<std::size_t>(std::clamp<Int>(n - k, 0, kLanes));
       const V value = hn::IfThenElse(hn::FirstN(d, count),
@@ -232,8 +242,34 @@ void reduce(const Loops& loops, const Arg& out, const Arg& in, Begin begin) {
   });
 }
 
+// Of runs along memory, 16 logarithms at a time.
+void logsumexp_runs(const Loops& loops, const Arg& out, const Arg& in) {
+  const hn::CappedTag<float, 16> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr Int kTogether = static_cast<Int>(hn::MaxLanes(hn::CappedTag<float, 16>()));
+  HWY_ALIGN float largest[kTogether];
+  HWY_ALIGN float sums[kTogether];
+  for (Int i = 0; i < loops.n[0]; i += kTogether) {
+    const Int count = std::min(kTogether, loops.n[0] - i);
+    for (Int r = 0; r < kTogether; ++r) {
+      largest[r] = sums[r] = 1;
+      if (r >= count) continue;
+      const float* from = at<float>(in, i + r, 0);
+      largest[r] = along<Largest>(from, loops.n[1], Itself());
+      if (!std::isfinite(largest[r])) continue;
+      sums[r] = along<Sum>(from, loops.n[1], ExpMinus<V>{hn::Set(d, largest[r])});
+    }
+    // A maximum of ±inf or NaN is the result: its sum is left at 1.
+    hn::Store(hn::Add(hn::Load(d, largest), log_f32(d, hn::Load(d, sums))), d, sums);
+    for (Int r = 0; r < count; ++r) *const_cast<float*>(at<float>(out, i + r, 0)) = sums[r];
+  }
+}
+
 template <class T>
 void logsumexp(const Loops& loops, const Arg& out, const Arg& in, Begin) {
+  if constexpr (sizeof(T) == 4) {
+    if (loops.n[2] == 1 && in.step[1] == 1) return logsumexp_runs(loops, out, in);
+  }
   for_each_row<T>(loops, out, in, [&](Int n, Int inner, T* to, const T* from) {
     logsumexp_run(n, inner, to, from, in.step[1]);
   });

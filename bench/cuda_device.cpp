@@ -1,6 +1,6 @@
-// bench/tiles.cpp: what the benchmarks ask of the CUDA backend beside running programs.
-#include "bench/tiles.h"
-
+// bench/cuda_device.cpp: the device of libcoda_bench.so: a GPU.
+#include "bench/devices.h"
+#include "coda/core/error.h"
 #include "coda/cuda/choose.h"
 #include "coda/cuda/cuda.h"
 #include "coda/cuda/gemm.h"
@@ -8,8 +8,10 @@
 
 namespace coda::bench {
 
-std::unique_ptr<Backend> cuda_backend(const std::string& tile) {
-  return cuda::backend({.plan = {.tile = tile}});
+std::unique_ptr<Backend> device_backend(const Wanted& wanted) {
+  if (wanted.device == "cuda") return cuda::backend({.plan = {.tile = wanted.tile}});
+  throw ProgramError("`" + wanted.device + "` is no device of this library",
+                     "give \"cuda\", \"reference\" or \"\"; \"cpu\" is libcoda_bench_cpu.so's");
 }
 
 std::vector<std::string> candidate_tiles(const Checked& program, const Sizes& sizes) {
