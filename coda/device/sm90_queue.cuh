@@ -84,7 +84,7 @@ struct Queue {
                    : "r"(at + entry * 16)
                    : "memory");
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(at + kRead + entry * 8);
+      if (elected()) barrier_arrive(at + kRead + entry * 8);
       t++;
     } else {
       w = work_words(args, t);

@@ -6,7 +6,7 @@
 // in global memory, in order of k.
 #pragma once
 
-#include "ptx_barrier.cuh"
+#include "fragment.cuh"
 
 namespace coda {
 
