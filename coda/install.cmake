@@ -4,7 +4,7 @@
 # What a program that embeds the library may include. They include only one another; whatever else
 # is in the folders is the library's own.
 set(public_headers
-  core/allocator.h core/dtype.h core/error.h core/file.h core/npy.h core/safetensors.h core/tensor.h
+  core/allocator.h core/dtype.h core/error.h core/npy.h core/safetensors.h core/tensor.h
   program/builder.h program/dims.h program/library.h program/ops.def program/program.h
   program/schedule.h program/text.h
   check/bind.h check/check.h

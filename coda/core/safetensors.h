@@ -6,10 +6,11 @@
 #include <map>
 #include <string>
 
-#include "coda/core/file.h"
 #include "coda/core/tensor.h"
 
 namespace coda {
+
+class OutputFile;  // core/file.h
 
 struct Safetensors {
   std::map<std::string, OwnedTensor> tensors;

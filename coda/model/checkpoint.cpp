@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coda/core/error.h"
+#include "coda/core/file.h"
 
 namespace coda {
 namespace {
