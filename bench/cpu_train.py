@@ -87,6 +87,7 @@ def coda_trainer(data, folder, threads):
 
     def train(steps):
         said = subprocess.run([command, "train", "--data", data, "--output", Path(folder) / "model",
+                               "--overwrite", "--no-report",
                                "--steps", str(steps), "--threads", str(threads), "--json"],
                               capture_output=True, text=True, check=True)
         return json.loads(said.stdout)["tokens_per_second"]
