@@ -110,6 +110,13 @@ def rows_of(library, kind, m, n, k, tiles, seconds, hold=None, blocks=0):
     return rows
 
 
+def write_rows(path, rows):
+    """As JSON, with the date, the GPU and the versions."""
+    write(path, json.dumps({
+        "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__}, "rows": rows}, indent=1))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("products", nargs="*", default=list(GEMMS), help=", ".join(GEMMS))
@@ -131,9 +138,7 @@ def main():
             gc.collect()
             torch.cuda.empty_cache()
     if options.output:
-        write(options.output, json.dumps({
-            "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
-            "versions": {"torch": torch.__version__}, "rows": rows}, indent=1))
+        write_rows(options.output, rows)
     return 0
 
 

@@ -5,16 +5,13 @@ end; operands come from a few streams that stay in L2, as those of concurrent ti
 TFLOP/s and the clock of each; writes rows as JSON with --output."""
 
 import argparse
-import datetime
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from protocol import busy, gpu_state, milliseconds
-from report import write
+from alone import alone, write_rows
 
 STEPS, K, PROCESSORS = 20000, 64, 132
 
@@ -206,19 +203,14 @@ def main():
         def work():
             kernel((PROCESSORS, 1, 1), (loop.consumers * 128 + 128, 1, 1), [operands, out, STEPS],
                    shared)
-        busy(work, options.seconds)
-        for _ in range(round(options.seconds / 2 * 80)):  # what runs while nvidia-smi reads
-            work()
-        mhz = gpu_state().get("clocks.sm")
-        ms = milliseconds(work, 5)
-        rate = 2 * loop.rows * loop.columns * K * STEPS * PROCESSORS / ms / 1e9
+        flops = 2 * loop.rows * loop.columns * K * STEPS * PROCESSORS
+        ms, mhz = alone(work, flops / 700e9, options.seconds)
+        rate = flops / ms / 1e9
         rows.append({"loop": loop.name, **asdict(loop), "ms": ms, "tflops": rate, "mhz": mhz})
         print(f"{loop.name:44s} {rate:4.0f} TFLOP/s, {rate / 9.89:3.0f} % of 989, {mhz} MHz",
               flush=True)
     if options.output:
-        write(options.output, json.dumps({
-            "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
-            "versions": {"torch": torch.__version__}, "rows": rows}, indent=1))
+        write_rows(options.output, rows)
     return 0
 
 

@@ -19,6 +19,7 @@
 #include "coda/cpu/cpu.h"
 #include "coda/program/text.h"
 #include "coda/rewrite/rewrite.h"
+#include "tests/refusal.h"
 
 namespace coda {
 namespace {
@@ -62,15 +63,6 @@ class AllocatorTest : public ::testing::Test {
  protected:
   ~AllocatorTest() override { set_allocator({}); }
 };
-
-std::string message_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const ProgramError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST_F(AllocatorTest, TensorsAreAlignedZeroedAndGivenBack) {
   Books books;
@@ -133,13 +125,13 @@ TEST_F(AllocatorTest, BlocksGoBackToWhoeverGaveThem) {
 TEST_F(AllocatorTest, WhereThereIsNoMemoryTheErrorSaysHowMuchWasAskedFor) {
   Books books{.limit = 1 << 20};
   set_allocator(books.allocator());
-  EXPECT_EQ(message_of([] { OwnedTensor(DType::f32, {1024, 1024}); }),
+  EXPECT_EQ(refusal([] { OwnedTensor(DType::f32, {1024, 1024}); }),
             "error: no memory for f32[1024, 1024]: 4194304 bytes (4 MiB)\n"
             "  fix: use smaller sizes, or let the allocator that was set give more");
-  EXPECT_EQ(message_of([] { host_memory().allocate(2000000); }),
+  EXPECT_EQ(refusal([] { host_memory().allocate(2000000); }),
             "error: no memory for tensors or scratch: 2000000 bytes (1 MiB)\n"
             "  fix: use smaller sizes, or let the allocator that was set give more");
-  EXPECT_NE(message_of([] { allocate(SIZE_MAX - 8, "all of it"); }).find("all of it"),
+  EXPECT_NE(refusal([] { allocate(SIZE_MAX - 8, "all of it"); }).find("all of it"),
             std::string::npos);
   const OwnedTensor small(DType::f32, {8});
   EXPECT_EQ(small.as<float>()[7], 0.0f) << "the library goes on";
@@ -159,7 +151,7 @@ TEST_F(AllocatorTest, NothingLeaksWhereMemoryEndsHalfWay) {
   set_allocator(books.allocator());
   EXPECT_EQ(read_safetensors(path).tensors.size(), 4u);
   books.limit = 40000;  // two of the four
-  EXPECT_NE(message_of([&] { read_safetensors(path); }).find("16384 bytes"), std::string::npos);
+  EXPECT_NE(refusal([&] { read_safetensors(path); }).find("16384 bytes"), std::string::npos);
   books.expect_balanced(6);
   std::filesystem::remove(path);
 }
@@ -180,15 +172,15 @@ TEST_F(AllocatorTest, IsCalledFromAnyThread) {
 
 TEST_F(AllocatorTest, ThatIsHalfThereOrMisalignsIsRefused) {
   Books books;
-  EXPECT_EQ(message_of([&] { set_allocator({Books::take, nullptr, &books}); }),
+  EXPECT_EQ(refusal([&] { set_allocator({Books::take, nullptr, &books}); }),
             "error: the allocator has no function to release\n"
             "  fix: give both functions, or neither for the system's memory");
-  EXPECT_EQ(message_of([&] { set_allocator({nullptr, Books::give_back, &books}); }),
+  EXPECT_EQ(refusal([&] { set_allocator({nullptr, Books::give_back, &books}); }),
             "error: the allocator has no function to allocate\n"
             "  fix: give both functions, or neither for the system's memory");
   books.shift = 16;
   set_allocator(books.allocator());
-  EXPECT_EQ(message_of([] { OwnedTensor(DType::f32, {2}); }),
+  EXPECT_EQ(refusal([] { OwnedTensor(DType::f32, {2}); }),
             "error: the allocator that was set gave memory for f32[2] that is not aligned to 64 "
             "bytes\n  fix: align it as its last argument says");
   books.expect_balanced(1);

@@ -13,6 +13,7 @@
 
 #include "coda/core/error.h"
 #include "coda/cpu/cpu.h"
+#include "tests/refusal.h"
 #include "tests/train_command.h"
 
 namespace coda {
@@ -46,15 +47,6 @@ std::size_t files_in(const std::string& folder) {
         const std::string name = entry.path().filename().string();
         return name != "log.jsonl" && name != "report.html";
       }));
-}
-
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const ProgramError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 // ---- the same bits ----

@@ -15,6 +15,7 @@
 #include "coda/core/file.h"
 #include "coda/core/npy.h"
 #include "coda/core/safetensors.h"
+#include "tests/refusal.h"
 
 namespace coda {
 namespace {
@@ -49,16 +50,6 @@ class Files : public testing::Test {
  private:
   fs::path folder_;
 };
-
-// The refusal's text; "" where nothing was thrown.
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const ProgramError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // What refuses must name the file, say `reason`, and say how to fix it.
 void expect_refusal(const std::string& path, const std::string& reason,
